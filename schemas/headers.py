@@ -1,0 +1,45 @@
+"""Names of the Kafka headers, all of them, and how a hand-off spells its own.
+
+CloudEvents 1.0 Kafka binding, binary mode (``ce_*``), W3C Trace Context, and ours (``handoff_*``).
+Values are UTF-8 text.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+Headers = list[tuple[str, bytes]]
+
+CE_SPECVERSION: Final = "ce_specversion"
+CE_ID: Final = "ce_id"
+CE_TYPE: Final = "ce_type"
+CE_SOURCE: Final = "ce_source"
+CE_TIME: Final = "ce_time"
+CONTENT_TYPE: Final = "content-type"
+
+TRACEPARENT: Final = "traceparent"
+TRACESTATE: Final = "tracestate"
+
+#: Flow that a hand-off belongs to.
+FLOW: Final = "handoff_flow"
+#: Step that wrote this hand-off: the consumer's own step is one more. Its presence makes a record a
+#: hand-off; a record without it is a new job.
+SEQ: Final = "handoff_seq"
+#: When the job was accepted, epoch microseconds; carried through for end-to-end latency.
+BORN: Final = "handoff_born"
+
+#: Names of Kafka's own dead-letter headers (KIP-1191).
+DLQ_TOPIC: Final = "__dlq.errors.topic"
+DLQ_PARTITION: Final = "__dlq.errors.partition"
+DLQ_OFFSET: Final = "__dlq.errors.offset"
+DLQ_GROUP: Final = "__dlq.errors.group"
+DLQ_DELIVERY_COUNT: Final = "__dlq.errors.delivery.count"
+DLQ_MESSAGE: Final = "__dlq.errors.message"
+
+#: Ours, beside Kafka's: what the original record was and why it failed.
+DLQ_JOB: Final = "handoff_dlq_job"
+DLQ_STAGE: Final = "handoff_dlq_stage"
+DLQ_ERROR: Final = "handoff_dlq_error"
+DLQ_TIMESTAMP: Final = "handoff_dlq_timestamp"
+DLQ_KEY: Final = "handoff_dlq_key"
+DLQ_SEQ: Final = "handoff_dlq_seq"

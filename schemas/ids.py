@@ -1,0 +1,47 @@
+"""Identities: jobs, steps and spans.
+
+A job's id (``traceId``) is 32 lower-case hex digits, the W3C trace id and the Kafka key. A forked
+child's id is its parent's plus ``/n``; its first 32 digits stay the trace id.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from uuid import UUID
+
+_JOB_ID = re.compile(r"[0-9a-f]{32}(?:/[0-9]{1,5}){0,8}")
+_HEX_DIGITS = 32
+_ZERO_TRACE = "0" * _HEX_DIGITS
+
+
+def is_job_id(text: str) -> bool:
+    """True for an id that is usable as a key: W3C Trace Context forbids the all-zero trace id."""
+    return _JOB_ID.fullmatch(text) is not None and text[:_HEX_DIGITS] != _ZERO_TRACE
+
+
+def trace_id_of(job_id: str) -> str:
+    """The OpenTelemetry trace of a job: 32 hex digits, shared with its forked children."""
+    return job_id[:_HEX_DIGITS]
+
+
+def id_from_coordinates(topic_id: UUID, partition: int, offset: int) -> str:
+    """The id of a job whose record brought none: the same record always gives the same id."""
+    place = b"%b:%d:%d" % (topic_id.bytes, partition, offset)
+    return blake2b(place, digest_size=16, person=b"handoff-job").hexdigest()
+
+
+def id_from_line(flow: str, line: bytes, occurrence: int) -> str:
+    """The id of the n-th equal line of a submitted file, so that a file sent again is known."""
+    content = b"%b\0%d\0%b" % (flow.encode(), occurrence, line)
+    return blake2b(content, digest_size=16, person=b"handoff-line").hexdigest()
+
+
+def id_from_field(flow: str, value: str) -> str:
+    """The id of a job that its sender names by a field of the payload."""
+    return id_from_line(flow, value.encode(), -1)
+
+
+def span_id(job_id: str, seq: int) -> str:
+    """The span of one hop, 16 hex digits: retries, restarts and re-exports cannot double it."""
+    return blake2b(b"%b:%d" % (job_id.encode(), seq), digest_size=8).hexdigest()

@@ -1,0 +1,93 @@
+"""`JobState`: the value of every record on the `job-state` topic.
+
+The wire spells fields in camelCase; times are epoch microseconds, `updatedAt` is ISO 8601 in UTC.
+(traceId, seq) identifies a step: seq rises by one with each committed step.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+#: Version of this type on the wire; old versions are upcast, never re-read by hope.
+VERSION = 1
+
+
+class Status(StrEnum):
+    """Where a job stands after a step. The last three are terminal."""
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        return self in (Status.DONE, Status.FAILED, Status.CANCELLED)
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(
+        alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
+    )
+
+
+class Coordinates(_Wire):
+    """Place of one record; the topic's UUID tells a topic from its namesake made later."""
+
+    topic: str
+    topic_id: UUID
+    partition: int
+    offset: int
+
+
+class HopTiming(_Wire):
+    """The hop's own clock, epoch microseconds: in queue, polled, working, waiting for the commit."""
+
+    born_us: int
+    produced_us: int
+    polled_us: int
+    started_us: int
+    finished_us: int
+
+
+class JobError(_Wire):
+    """Why a job failed or was parked: `kind` is for grouping, `message` for people."""
+
+    kind: str
+    message: str
+
+
+class JobState(_Wire):
+    """One committed step of one job."""
+
+    v: int = VERSION
+    trace_id: str
+    flow: str
+    #: The stage that did the step.
+    stage: str
+    status: Status
+    seq: int = Field(ge=1)
+    #: Output of the hop, the JSON that was handed on; None where there is none.
+    data: Any = None
+    #: Handler runs that this step took.
+    attempts: int = Field(ge=0)
+    updated_at: datetime
+    #: Stages and sinks that the step handed to.
+    to: tuple[str, ...] = ()
+    parent: str | None = None
+    error: JobError | None = None
+    timing: HopTiming | None = None
+    usage: dict[str, Any] | None = None
+    #: Slot and incarnation of the worker, `<slot>.<incarnation>`.
+    worker: str | None = None
+    #: The record that the step consumed.
+    consumed: Coordinates | None = None
+    #: A foreign `traceparent` that came with the record; shown as a span link.
+    link: str | None = None

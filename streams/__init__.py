@@ -1,0 +1,28 @@
+"""handoff: agent pipelines on Kafka and Postgres with exactly-once hand-offs.
+
+What a stage author needs; everything else is in the modules below.
+"""
+
+from streams.context import Context
+from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked, HandoffError
+from streams.flow import Flow, Stage, stage
+from streams.outcome import Done, Emit, Outcome, Reject, Retry
+from streams.retry import Backoff
+
+__all__ = [
+    "Backoff",
+    "BadRecord",
+    "BadSetup",
+    "BadWorld",
+    "Context",
+    "Done",
+    "EffectParked",
+    "Emit",
+    "Flow",
+    "HandoffError",
+    "Outcome",
+    "Reject",
+    "Retry",
+    "Stage",
+    "stage",
+]

@@ -1,0 +1,80 @@
+"""Settings: read from the environment once, validated whole, frozen.
+
+The only place that reads the environment. Field names carry their units.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import AliasChoices, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from streams.errors import BadSetup
+from streams.names import Names
+
+
+class Settings(BaseSettings):
+    """Everything that a process needs to know about the world outside."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="HANDOFF_", frozen=True, extra="forbid", populate_by_name=True
+    )
+
+    #: `host:port,…` of the Kafka brokers.
+    kafka_bootstrap_servers: str = Field(
+        "localhost:9092",
+        validation_alias=AliasChoices("KAFKA_BOOTSTRAP_SERVERS", "kafka_bootstrap_servers"),
+    )
+    #: libpq URL of the Postgres database.
+    database_url: str = Field(
+        "postgresql://localhost:5432/handoff",
+        validation_alias=AliasChoices("DATABASE_URL", "database_url"),
+    )
+    #: Put before every topic, group and transactional id.
+    prefix: str = Field("", pattern=r"^[a-zA-Z0-9._-]{0,60}$")
+    #: Which of a stage's workers this process is (`StatefulSet` ordinal): one process per slot.
+    slot: int = Field(0, ge=0, le=9999)
+    #: Partitions of topics that are yet to be created.
+    partitions: int = Field(4, ge=1, le=1024)
+    replication_factor: int = Field(1, ge=1, le=7)
+    #: How long hand-offs are kept: the replay horizon.
+    retention_ms: int = Field(7 * 86_400_000, ge=60_000)
+    #: Records of a stage that may be delivered and unfinished at once; the limit on its memory.
+    max_in_flight_records: int = Field(16_384, ge=1)
+    #: The same bound in bytes of payload.
+    max_in_flight_bytes: int = Field(64 * 2**20, ge=2**20)
+    #: Largest group commit.
+    max_commit_records: int = Field(4_000, ge=1)
+    #: Largest payload that a stage takes or hands on.
+    max_payload_bytes: int = Field(900_000, ge=1_000)
+    #: Bound of the offset map in commit metadata: the broker's `offset.metadata.max.bytes`.
+    offset_map_max_bytes: int = Field(4_096, ge=128)
+    session_timeout_ms: int = Field(6_000, ge=1_000)
+    max_poll_interval_ms: int = Field(300_000, ge=10_000)
+    transaction_timeout_ms: int = Field(10_000, ge=1_000)
+    #: How long one commit may keep others waiting before its outcome counts as unknown.
+    commit_timeout_s: float = Field(15.0, gt=0)
+    #: How long a leaving partition's finished work may take to commit before it is dropped.
+    revoke_timeout_s: float = Field(5.0, gt=0)
+    #: How long a stopping worker waits for its running handlers.
+    grace_s: float = Field(10.0, ge=0)
+    #: Lease of an effect claim, by Postgres' clock.
+    effect_lease_s: float = Field(60.0, gt=0)
+    #: Bound on each statement and on waiting for a connection.
+    database_timeout_s: float = Field(10.0, gt=0)
+    log_format: str = Field("console", pattern=r"^(console|json)$")
+    log_level: str = Field("info", pattern=r"^(debug|info|warning|error)$")
+
+    @property
+    def names(self) -> Names:
+        return Names(self.prefix)
+
+
+def load_settings(**overrides: Any) -> Settings:
+    """Read the environment; `overrides` win. Raises `BadSetup` that names each bad setting."""
+    try:
+        return Settings(**overrides)
+    except ValidationError as e:
+        faults = "; ".join(f"{'.'.join(map(str, x['loc']))}: {x['msg']}" for x in e.errors())
+        raise BadSetup(f"The settings are not valid: {faults}.") from None

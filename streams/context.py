@@ -1,0 +1,100 @@
+"""What a handler is given beside its input: who the job is, and the ledger's `effect`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCall:
+    """One request to do an effect. `fn` is called as `fn(*args, idempotency_key=key, **kwargs)`."""
+
+    key: str
+    name: str
+    trace_id: str
+    flow: str
+    stage: str
+    fn: Callable[..., Awaitable[Any]]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    idempotent: bool
+
+
+class EffectRunner(Protocol):
+    """Runs effects once: the ledger in production, a recorder in `streams.testing`."""
+
+    async def run(self, call: EffectCall) -> Any:
+        """The effect's result, or its stored result.
+
+        Raises `EffectParked` (ask a person), `BadWorld` (try later), or whatever `fn` raised.
+        """
+        ...
+
+
+class Context:
+    """One job at one stage, for one run of its handler.
+
+    `trace_id` (32 hex digits, `/n` added for children), `flow`, `stage`, `seq` (the step that this
+    run will write), `attempt` (from 1), `traceparent` (W3C, of this hop).
+    """
+
+    __slots__ = ("_effects", "attempt", "flow", "seq", "stage", "trace_id", "traceparent")
+
+    def __init__(
+        self,
+        trace_id: str,
+        flow: str,
+        stage: str,
+        seq: int,
+        attempt: int,
+        traceparent: str,
+        effects: EffectRunner,
+    ) -> None:
+        self.trace_id = trace_id
+        self.flow = flow
+        self.stage = stage
+        self.seq = seq
+        self.attempt = attempt
+        self.traceparent = traceparent
+        self._effects = effects
+
+    def effect_key(self, name: str) -> str:
+        """The idempotency key of this job's effect `name`: the same on every retry and redrive."""
+        # The third part counts the visits of a flow that loops back to a stage.
+        return f"{self.trace_id}:{self.stage}:0:{name}"
+
+    async def effect(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[T]],
+        *args: Any,
+        idempotent: bool = False,
+        **kwargs: Any,
+    ) -> T:
+        """Do a side effect once: claim, call `fn(*args, idempotency_key=…, **kwargs)`, settle.
+
+        The result is stored as JSON and read back by `fn`'s return annotation, so a redelivery gets
+        the stored result and `fn` is not called. The same name with other arguments parks the job.
+        After a crash between the call and its settlement the effect is in doubt: with
+        `idempotent=True` (the target honours the key) it is repeated, otherwise the job is parked
+        and listed by `handoff effects ls --in-doubt`.
+
+        Raises `EffectParked`, `BadWorld`, or what `fn` raised; let all of them pass.
+        """
+        call = EffectCall(
+            self.effect_key(name),
+            name,
+            self.trace_id,
+            self.flow,
+            self.stage,
+            fn,
+            args,
+            kwargs,
+            idempotent,
+        )
+        result: T = await self._effects.run(call)
+        return result

@@ -1,0 +1,40 @@
+"""Names of topics, consumer groups and transactional ids: one place, pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """All names share `prefix` (empty in production; one per test or tenant)."""
+
+    prefix: str = ""
+
+    def stage_topic(self, flow: str, stage: str) -> str:
+        """Hand-offs into a stage, or results in a sink."""
+        return f"{self.prefix}{flow}.{stage}"
+
+    def dead_letter_topic(self, flow: str, stage: str) -> str:
+        return f"{self.prefix}{flow}.{stage}.dlq"
+
+    @property
+    def job_state_topic(self) -> str:
+        return f"{self.prefix}job-state"
+
+    def stage_group(self, flow: str, stage: str) -> str:
+        """The consumer group of a stage has the name of its topic."""
+        return self.stage_topic(flow, stage)
+
+    @property
+    def projector_group(self) -> str:
+        return f"{self.prefix}projector"
+
+    @property
+    def tracer_group(self) -> str:
+        return f"{self.prefix}tracer"
+
+    @staticmethod
+    def member(group: str, slot: int) -> str:
+        """Static member id (`group.instance.id`) and transactional id of one slot of a group."""
+        return f"{group}-{slot}"

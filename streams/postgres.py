@@ -1,0 +1,113 @@
+"""Postgres: connections, named SQL, and which of its errors are the world's fault.
+
+The sole importer of psycopg. Statements live in `.sql` files as `-- name: …` blocks; values travel
+as parameters only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from importlib.resources import files
+from typing import Any
+
+import psycopg
+from psycopg import AsyncConnection, Connection
+from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import DictRow, dict_row
+from psycopg.types.json import set_json_dumps, set_json_loads
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+import orjson
+
+from streams.config import Settings
+from streams.errors import BadWorld
+
+set_json_dumps(orjson.dumps)
+set_json_loads(orjson.loads)
+
+Conn = AsyncConnection[DictRow]
+SyncConn = Connection[DictRow]
+Pool = AsyncConnectionPool[Conn]
+
+_NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
+
+
+def load_queries(package: str) -> dict[str, str]:
+    """All `-- name: …` statements of the `sql` folder in `package`, by name."""
+    queries: dict[str, str] = {}
+    for path in sorted(files(package).joinpath("sql").iterdir(), key=lambda p: p.name):
+        if path.name.endswith(".sql"):
+            _, *pairs = _NAMED.split(path.read_text(encoding="utf-8"))
+            queries.update(zip(pairs[::2], (q.strip() for q in pairs[1::2]), strict=True))
+    return queries
+
+
+def place(database_url: str) -> str:
+    """Host, port and name of a database, for messages: never its password."""
+    info = conninfo_to_dict(database_url)
+    return f"{info.get('host', 'localhost')}:{info.get('port', 5432)}/{info.get('dbname', '')}"
+
+
+def _options(settings: Settings) -> dict[str, Any]:
+    # Each call has a hard deadline: the server ends slow statements, the kernel dead connections.
+    ms = int(settings.database_timeout_s * 1000)
+    return {
+        "row_factory": dict_row,
+        "connect_timeout": max(2, int(settings.database_timeout_s)),
+        "options": f"-c statement_timeout={ms} -c lock_timeout={ms}"
+        f" -c idle_in_transaction_session_timeout={3 * ms}",
+        "tcp_user_timeout": ms,
+        "keepalives_idle": 5,
+        "application_name": "handoff",
+    }
+
+
+def open_pool(settings: Settings, *, max_size: int = 4) -> Pool:
+    """A pool that is opened with `async with` or `await pool.open()`; heals after a restart."""
+    return AsyncConnectionPool(
+        settings.database_url,
+        kwargs={**_options(settings), "autocommit": True},
+        connection_class=AsyncConnection[DictRow],
+        min_size=1,
+        max_size=max_size,
+        timeout=settings.database_timeout_s,
+        check=AsyncConnectionPool.check_connection,
+        open=False,
+    )
+
+
+@contextmanager
+def connect(settings: Settings) -> Iterator[SyncConn]:
+    """One autocommit connection for a command. Raises `BadWorld` when Postgres does not answer."""
+    with blame(settings):
+        conn = Connection.connect(settings.database_url, autocommit=True, **_options(settings))
+    with conn, blame(settings):
+        yield conn
+
+
+@contextmanager
+def blame(settings: Settings) -> Iterator[None]:
+    """Turn connection faults, time-outs and shutdowns of Postgres into `BadWorld`."""
+    try:
+        yield
+    except (
+        psycopg.OperationalError,
+        psycopg.InterfaceError,
+        psycopg.errors.ReadOnlySqlTransaction,
+        PoolTimeout,
+    ) as e:
+        # Only the first line: Postgres quotes row values in the lines that follow.
+        reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
+        raise BadWorld(
+            f"Postgres at {place(settings.database_url)} does not serve: {reason}."
+        ) from e
+
+
+@asynccontextmanager
+async def pooled(pool: Pool, settings: Settings) -> AsyncIterator[Conn]:
+    """A connection from `pool`, with the faults of `blame`."""
+    with blame(settings):
+        async with pool.connection() as conn:
+            yield conn
