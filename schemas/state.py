@@ -48,7 +48,7 @@ class Coordinates(_Wire):
 
 
 class HopTiming(_Wire):
-    """The hop's own clock, epoch microseconds: in queue, polled, working, waiting for the commit."""
+    """The hop's own clock, epoch microseconds: queued, polled, working, waiting for the commit."""
 
     born_us: int
     produced_us: int

@@ -27,7 +27,7 @@ class Stage(Generic[In, Out]):
     """One stage: a handler and what the runtime must know about it. Calling it calls the handler.
 
     `emits` names the stages and sinks that it may hand to; a plain model goes to the only one.
-    `concurrency` bounds the async handlers that run at once in one worker. `timeout` bounds one run.
+    `concurrency` bounds the async handlers that run at once in one worker, `timeout` each run.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Stage(Generic[In, Out]):
         return inspect.iscoroutinefunction(self.handler)
 
 
-class stage:  # noqa: N801 - reads as a decorator
+class stage:
     """Declare a stage: `@stage("classify", emits="enrich", concurrency=64)`.
 
     The decorated function takes one pydantic model and a `Context`, both annotated, and returns an
@@ -145,8 +145,8 @@ class Flow:
             return
         if len(each.emits) != 1:
             raise BadSetup(
-                f"Stage {each.name} returns a plain {each.output.__name__}, so it needs exactly one "
-                f"`emits`; it has {len(each.emits)}."
+                f"Stage {each.name} returns a plain {each.output.__name__}, so it needs exactly "
+                f"one `emits`; it has {len(each.emits)}."
             )
         target_stage = by_name.get(each.emits[0])
         if target_stage is not None and not issubclass(each.output, target_stage.input):

@@ -12,14 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any
 
+import orjson
 import psycopg
 from psycopg import AsyncConnection, Connection
 from psycopg.conninfo import conninfo_to_dict
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
-
-import orjson
 
 from streams.config import Settings
 from streams.errors import BadWorld

@@ -1,0 +1,300 @@
+"""Kafka: client settings, topic facts, and which of its errors are the world's fault.
+
+The sole importer of confluent_kafka; other modules take the driver's names from here. Settings that
+the commit protocol depends on (decision 3) are made here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from streams.config import Settings
+from streams.errors import BadSetup, BadWorld
+
+__all__ = [
+    "OFFSET_INVALID",
+    "AdminClient",
+    "Consumer",
+    "KafkaError",
+    "KafkaException",
+    "Message",
+    "NewTopic",
+    "Producer",
+    "TopicFacts",
+    "TopicPartition",
+    "admin_client",
+    "blame",
+    "committed_offsets",
+    "describe_topics",
+    "end_offsets",
+    "group_consumer",
+    "idempotent_producer",
+    "low_watermarks",
+    "reading_consumer",
+    "seed_offsets",
+    "transactional_producer",
+]
+
+#: Java's default partitioner: librdkafka's own is CRC32, which would put records of one job that
+#: different clients write into different partitions.
+PARTITIONER: Final = "murmur2_random"
+#: Room for a dead letter's headers and a state record's envelope around the largest payload.
+_MESSAGE_MAX_BYTES: Final = 4 * 2**20
+_ADMIN_TIMEOUT_S: Final = 20.0
+
+ErrorCallback = Callable[[KafkaError], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicFacts:
+    """What the cluster says of a topic; the UUID tells it from a namesake made later."""
+
+    name: str
+    topic_id: UUID
+    partitions: int
+
+
+def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": settings.kafka_bootstrap_servers,
+        "client.id": "handoff",
+        "message.max.bytes": _MESSAGE_MAX_BYTES,
+        "socket.keepalive.enable": True,
+        # Small requests must not wait for Nagle's algorithm.
+        "socket.nagle.disable": True,
+        "reconnect.backoff.max.ms": 1_000,
+        "error_cb": on_error or (lambda _e: None),
+        # Transport noise goes to `error_cb`; librdkafka would print it to stderr as well.
+        "log_level": 2,
+    }
+
+
+def transactional_producer(
+    settings: Settings, transactional_id: str, on_error: ErrorCallback
+) -> Producer:
+    """A producer for group commits. The fixed id lets a restarted worker abort its predecessor's
+    open transaction at once (KIP-98)."""
+    return Producer(
+        {
+            **_common(settings, on_error),
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": settings.transaction_timeout_ms,
+            "partitioner": PARTITIONER,
+            # A commit flushes at once, so lingering only delays the first batches of it.
+            "linger.ms": 2,
+            "batch.size": 1_000_000,
+            "queue.buffering.max.messages": 1_000_000,
+            "queue.buffering.max.kbytes": 1_048_576,
+        }
+    )
+
+
+def idempotent_producer(settings: Settings, on_error: ErrorCallback | None = None) -> Producer:
+    """A producer for submissions: acks=all, no duplicates from its own retries."""
+    return Producer(
+        {
+            **_common(settings, on_error),
+            "enable.idempotence": True,
+            "partitioner": PARTITIONER,
+            "linger.ms": 10,
+            "queue.buffering.max.messages": 200_000,
+        }
+    )
+
+
+def _reading(settings: Settings, group: str, on_error: ErrorCallback | None) -> dict[str, Any]:
+    return {
+        **_common(settings, on_error),
+        "group.id": group,
+        "enable.auto.commit": False,
+        "isolation.level": "read_committed",
+        # A position that is gone is an accident to be told, not a reason to skip or repeat work.
+        "auto.offset.reset": "error",
+        "fetch.wait.max.ms": 50,
+        "fetch.message.max.bytes": 4 * 2**20,
+        "queued.max.messages.kbytes": 32_768,
+    }
+
+
+def group_consumer(
+    settings: Settings, group: str, member: str, on_error: ErrorCallback | None = None
+) -> Consumer:
+    """A static member of a group: after a restart it has its partitions back at once (KIP-345)."""
+    return Consumer(
+        {
+            **_reading(settings, group, on_error),
+            "group.instance.id": member,
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": settings.session_timeout_ms,
+            "heartbeat.interval.ms": max(200, settings.session_timeout_ms // 4),
+            "max.poll.interval.ms": max(settings.max_poll_interval_ms, settings.session_timeout_ms),
+        }
+    )
+
+
+def reading_consumer(settings: Settings, group: str) -> Consumer:
+    """A consumer for `assign` by hand: it joins no group and commits nothing."""
+    return Consumer({**_reading(settings, group, None), "enable.partition.eof": True})
+
+
+def admin_client(settings: Settings) -> AdminClient:
+    return AdminClient(_common(settings))
+
+
+@contextmanager
+def blame(settings: Settings, doing: str) -> Iterator[None]:
+    """Turn Kafka's errors into sentences: unreachable is `BadWorld`, refused is `BadSetup`."""
+    try:
+        yield
+    except KafkaException as e:
+        error: KafkaError = e.args[0]
+        where = settings.kafka_bootstrap_servers
+        if error.code() in _WORLD or error.retriable():
+            raise BadWorld(f"Kafka at {where} does not serve while {doing}: {error.str()}.") from e
+        raise BadSetup(f"Kafka at {where} refused while {doing}: {error.str()}.") from e
+
+
+_WORLD: Final = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._TIMED_OUT_QUEUE,
+        KafkaError._RESOLVE,
+        KafkaError._MSG_TIMED_OUT,
+        KafkaError.REQUEST_TIMED_OUT,
+        KafkaError.COORDINATOR_NOT_AVAILABLE,
+        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+        KafkaError.NOT_COORDINATOR,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError.LEADER_NOT_AVAILABLE,
+    }
+)
+
+
+def describe_topics(
+    settings: Settings, admin: AdminClient, names: Iterable[str]
+) -> dict[str, TopicFacts]:
+    """Facts of those of `names` that exist. Raises `BadWorld` when the cluster does not answer."""
+    wanted = list(names)
+    if not wanted:
+        return {}
+    facts: dict[str, TopicFacts] = {}
+    with blame(settings, "describing topics"):
+        futures = admin.describe_topics(TopicCollection(wanted), request_timeout=_ADMIN_TIMEOUT_S)
+        for name, future in futures.items():
+            try:
+                found = future.result(_ADMIN_TIMEOUT_S)
+            except KafkaException as e:
+                if e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    continue
+                raise
+            facts[name] = TopicFacts(name, _uuid(found.topic_id), len(found.partitions))
+    return facts
+
+
+def _uuid(topic_id: Any) -> UUID:
+    high = topic_id.get_most_significant_bits() & (2**64 - 1)
+    low = topic_id.get_least_significant_bits() & (2**64 - 1)
+    return UUID(int=high << 64 | low)
+
+
+def _list_offsets(
+    settings: Settings, admin: AdminClient, topic: TopicFacts, spec: OffsetSpec, doing: str
+) -> dict[int, int]:
+    asked = {TopicPartition(topic.name, p): spec for p in range(topic.partitions)}
+    # The leaders of a topic that was created a moment ago may not know of it yet.
+    deadline = time.monotonic() + _ADMIN_TIMEOUT_S
+    while True:
+        try:
+            with blame(settings, doing):
+                futures = admin.list_offsets(
+                    asked,
+                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    request_timeout=_ADMIN_TIMEOUT_S,
+                )
+                return {p.partition: f.result(_ADMIN_TIMEOUT_S).offset for p, f in futures.items()}
+        except BadWorld:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+
+
+def end_offsets(settings: Settings, admin: AdminClient, topic: TopicFacts) -> dict[int, int]:
+    """Last stable offset of each partition: what a read-committed reader can reach now."""
+    return _list_offsets(
+        settings, admin, topic, OffsetSpec.latest(), f"reading ends of {topic.name}"
+    )
+
+
+def low_watermarks(settings: Settings, admin: AdminClient, topic: TopicFacts) -> dict[int, int]:
+    """First offset that is still there, of each partition."""
+    return _list_offsets(
+        settings, admin, topic, OffsetSpec.earliest(), f"reading starts of {topic.name}"
+    )
+
+
+def committed_offsets(
+    settings: Settings, admin: AdminClient, group: str, topic: TopicFacts
+) -> dict[int, TopicPartition]:
+    """Committed offset and metadata of each partition that has one, read stable (KIP-447)."""
+    request = ConsumerGroupTopicPartitions(
+        group, [TopicPartition(topic.name, p) for p in range(topic.partitions)]
+    )
+    with blame(settings, f"reading offsets of group {group}"):
+        futures = admin.list_consumer_group_offsets(
+            [request], require_stable=True, request_timeout=_ADMIN_TIMEOUT_S
+        )
+        found = futures[group].result(_ADMIN_TIMEOUT_S)
+    return {tp.partition: tp for tp in found.topic_partitions if tp.offset >= 0}
+
+
+def seed_offsets(
+    settings: Settings,
+    admin: AdminClient,
+    group: str,
+    topic: TopicFacts,
+    offsets: Mapping[int, tuple[int, str]],
+) -> None:
+    """Commit (offset, metadata) of partitions for a group that has no running member."""
+    parts = [
+        TopicPartition(topic.name, p, offset, metadata=metadata)
+        for p, (offset, metadata) in sorted(offsets.items())
+    ]
+    # A coordinator that has just been elected loads its log first.
+    deadline = time.monotonic() + _ADMIN_TIMEOUT_S
+    while True:
+        with blame(settings, f"seeding offsets of group {group}"):
+            futures = admin.alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(group, parts)], request_timeout=_ADMIN_TIMEOUT_S
+            )
+            done = futures[group].result(_ADMIN_TIMEOUT_S)
+        refused = [tp for tp in done.topic_partitions if tp.error is not None]
+        if not refused:
+            return
+        if refused[0].error.code() not in _WORLD or time.monotonic() > deadline:
+            raise BadSetup(
+                f"Kafka did not take the offset of group {group} for "
+                f"{refused[0].topic}[{refused[0].partition}]: {refused[0].error.str()}."
+            )
+        time.sleep(0.1)
