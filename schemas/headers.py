@@ -27,6 +27,8 @@ FLOW: Final = "handoff_flow"
 SEQ: Final = "handoff_seq"
 #: When the job was accepted, epoch microseconds; carried through for end-to-end latency.
 BORN: Final = "handoff_born"
+#: `traceparent` of whatever submitted the job: its trace is not the job's, so it becomes a link.
+LINK: Final = "handoff_link"
 
 #: Names of Kafka's own dead-letter headers (KIP-1191).
 DLQ_TOPIC: Final = "__dlq.errors.topic"

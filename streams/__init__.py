@@ -4,7 +4,7 @@ What a stage author needs; everything else is in the modules below.
 """
 
 from streams.context import Context
-from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked, HandoffError
+from streams.errors import BadRecord, BadSetup, BadWorld, EffectNotDone, EffectParked, HandoffError
 from streams.flow import Flow, Stage, stage
 from streams.outcome import Done, Emit, Outcome, Reject, Retry
 from streams.retry import Backoff
@@ -16,6 +16,7 @@ __all__ = [
     "BadWorld",
     "Context",
     "Done",
+    "EffectNotDone",
     "EffectParked",
     "Emit",
     "Flow",

@@ -63,6 +63,8 @@ class Settings(BaseSettings):
     effect_lease_s: float = Field(60.0, gt=0)
     #: Bound on each statement and on waiting for a connection.
     database_timeout_s: float = Field(10.0, gt=0)
+    #: For crash tests: where the process kills itself (see `streams.crashpoints`).
+    crash_point: str | None = None
     log_format: str = Field("console", pattern=r"^(console|json)$")
     log_level: str = Field("info", pattern=r"^(debug|info|warning|error)$")
 

@@ -46,6 +46,18 @@ class Fenced(HandoffError):
     """
 
 
+class EffectNotDone(HandoffError):
+    """Raised by an effect's function to say that the effect certainly did not happen.
+
+    For a refused connection, a 429, a 503 answered before acting: the ledger then lets go of its
+    claim, and a later run calls again, also where the target honours no idempotency key. Subclass it
+    together with `BadWorld` if the retry should not spend an attempt. A `BadRecord` raised by an
+    effect's function says the same: refused, nothing done.
+
+    Operator action: none, unless it repeats; then see to the target.
+    """
+
+
 class EffectParked(HandoffError):
     """An effect may or may not have happened, or its arguments changed: the job waits for a person.
 

@@ -25,7 +25,15 @@ from confluent_kafka import (
     TopicCollection,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 
 from streams.config import Settings
 from streams.errors import BadSetup, BadWorld
@@ -43,7 +51,9 @@ __all__ = [
     "TopicPartition",
     "admin_client",
     "blame",
+    "change_topic_config",
     "committed_offsets",
+    "create_topic",
     "describe_topics",
     "end_offsets",
     "group_consumer",
@@ -51,6 +61,7 @@ __all__ = [
     "low_watermarks",
     "reading_consumer",
     "seed_offsets",
+    "topic_config",
     "transactional_producer",
 ]
 
@@ -116,6 +127,8 @@ def idempotent_producer(settings: Settings, on_error: ErrorCallback | None = Non
             "enable.idempotence": True,
             "partitioner": PARTITIONER,
             "linger.ms": 10,
+            # A sender should hear that the cluster is away, not wait for five minutes.
+            "delivery.timeout.ms": 30_000,
             "queue.buffering.max.messages": 200_000,
         }
     )
@@ -136,13 +149,19 @@ def _reading(settings: Settings, group: str, on_error: ErrorCallback | None) -> 
 
 
 def group_consumer(
-    settings: Settings, group: str, member: str, on_error: ErrorCallback | None = None
+    settings: Settings,
+    group: str,
+    member: str,
+    on_error: ErrorCallback | None = None,
+    *,
+    tell_ends: bool = False,
 ) -> Consumer:
     """A static member of a group: after a restart it has its partitions back at once (KIP-345)."""
     return Consumer(
         {
             **_reading(settings, group, on_error),
             "group.instance.id": member,
+            "enable.partition.eof": tell_ends,
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": settings.session_timeout_ms,
             "heartbeat.interval.ms": max(200, settings.session_timeout_ms // 4),
@@ -163,11 +182,14 @@ def admin_client(settings: Settings) -> AdminClient:
 @contextmanager
 def blame(settings: Settings, doing: str) -> Iterator[None]:
     """Turn Kafka's errors into sentences: unreachable is `BadWorld`, refused is `BadSetup`."""
+    where = settings.kafka_bootstrap_servers
     try:
         yield
+    except TimeoutError as e:
+        # The driver's futures, when no broker could be reached at all.
+        raise BadWorld(f"Kafka at {where} did not answer in time while {doing}.") from e
     except KafkaException as e:
         error: KafkaError = e.args[0]
-        where = settings.kafka_bootstrap_servers
         if error.code() in _WORLD or error.retriable():
             raise BadWorld(f"Kafka at {where} does not serve while {doing}: {error.str()}.") from e
         raise BadSetup(f"Kafka at {where} refused while {doing}: {error.str()}.") from e
@@ -298,3 +320,37 @@ def seed_offsets(
                 f"{refused[0].topic}[{refused[0].partition}]: {refused[0].error.str()}."
             )
         time.sleep(0.1)
+
+
+def topic_config(settings: Settings, admin: AdminClient, name: str) -> dict[str, str]:
+    """All settings of an existing topic as the broker spells them, defaults included."""
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    with blame(settings, f"reading the settings of topic {name}"):
+        futures = admin.describe_configs([resource], request_timeout=_ADMIN_TIMEOUT_S)
+        entries = futures[resource].result(_ADMIN_TIMEOUT_S)
+    return {key: entry.value for key, entry in entries.items() if entry.value is not None}
+
+
+def create_topic(settings: Settings, admin: AdminClient, topic: NewTopic) -> None:
+    """Create a topic; one that somebody else created meanwhile is left as it is."""
+    with blame(settings, f"creating topic {topic.topic}"):
+        futures = admin.create_topics([topic], request_timeout=_ADMIN_TIMEOUT_S)
+        try:
+            futures[topic.topic].result(_ADMIN_TIMEOUT_S)
+        except KafkaException as e:
+            if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def change_topic_config(
+    settings: Settings, admin: AdminClient, name: str, changes: Mapping[str, str]
+) -> None:
+    """Set the given settings of a topic and leave the others alone."""
+    entries = [
+        ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
+        for key, value in changes.items()
+    ]
+    resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
+    with blame(settings, f"changing the settings of topic {name}"):
+        futures = admin.incremental_alter_configs([resource], request_timeout=_ADMIN_TIMEOUT_S)
+        futures[resource].result(_ADMIN_TIMEOUT_S)

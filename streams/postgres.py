@@ -6,22 +6,23 @@ as parameters only.
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any
 
 import orjson
 import psycopg
-from psycopg import AsyncConnection, Connection
-from psycopg.conninfo import conninfo_to_dict
+from psycopg import AsyncConnection, Connection, sql
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg.types.json import set_json_dumps, set_json_loads
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from streams.config import Settings
-from streams.errors import BadWorld
+from streams.errors import BadSetup, BadWorld
 
 set_json_dumps(orjson.dumps)
 set_json_loads(orjson.loads)
@@ -41,6 +42,12 @@ def load_queries(package: str) -> dict[str, str]:
             _, *pairs = _NAMED.split(path.read_text(encoding="utf-8"))
             queries.update(zip(pairs[::2], (q.strip() for q in pairs[1::2]), strict=True))
     return queries
+
+
+def array_literal(texts: Iterable[str]) -> str:
+    """`texts` as Postgres spells a text[] value, for COPY."""
+    quoted = (text.replace("\\", "\\\\").replace('"', '\\"') for text in texts)
+    return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
 
 
 def place(database_url: str) -> str:
@@ -86,6 +93,42 @@ def connect(settings: Settings) -> Iterator[SyncConn]:
         yield conn
 
 
+def create_database(settings: Settings) -> bool:
+    """Create the database of `settings` if its server has none of that name; True if it did.
+
+    Raises `BadSetup` when the role may not, `BadWorld` when the server does not answer.
+    """
+    try:
+        with connect(settings):
+            return False
+    except BadWorld as unreachable:
+        info = conninfo_to_dict(settings.database_url)
+        name = str(info.get("dbname") or info.get("user") or "")
+        # A failed log-in carries no SQLSTATE: ask the server's own database whether ours exists.
+        server = settings.model_copy(
+            update={"database_url": make_conninfo(settings.database_url, dbname="postgres")}
+        )
+        with connect(server) as conn:
+            found = conn.execute("SELECT 1 FROM pg_database WHERE datname = %s", (name,)).fetchone()
+            if found is not None:
+                raise unreachable
+            return _create_database(conn, name, place(settings.database_url))
+
+
+def _create_database(conn: SyncConn, name: str, where: str) -> bool:
+    create = sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0")
+    try:
+        conn.execute(create.format(sql.Identifier(name)))
+    except (psycopg.errors.DuplicateDatabase, psycopg.errors.UniqueViolation):
+        return False  # another process was quicker
+    except psycopg.errors.InsufficientPrivilege:
+        raise BadSetup(
+            f"The database {where} does not exist, and this role may not create it. Let an "
+            f"administrator run: CREATE DATABASE {name} ENCODING 'UTF8'."
+        ) from None
+    return True
+
+
 @contextmanager
 def blame(settings: Settings) -> Iterator[None]:
     """Turn connection faults, time-outs and shutdowns of Postgres into `BadWorld`."""
@@ -95,7 +138,9 @@ def blame(settings: Settings) -> Iterator[None]:
         psycopg.OperationalError,
         psycopg.InterfaceError,
         psycopg.errors.ReadOnlySqlTransaction,
+        psycopg.errors.IdleInTransactionSessionTimeout,
         PoolTimeout,
+        TimeoutError,
     ) as e:
         # Only the first line: Postgres quotes row values in the lines that follow.
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
@@ -105,8 +150,14 @@ def blame(settings: Settings) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def pooled(pool: Pool, settings: Settings) -> AsyncIterator[Conn]:
-    """A connection from `pool`, with the faults of `blame`."""
+async def pooled(
+    pool: Pool, settings: Settings, *, deadline_s: float | None = None
+) -> AsyncIterator[Conn]:
+    """A connection from `pool`, with the faults of `blame`.
+
+    `deadline_s` bounds the whole block by this process's own clock: a server that is stopped answers
+    no statement time-out, and its kernel still acknowledges.
+    """
     with blame(settings):
-        async with pool.connection() as conn:
+        async with asyncio.timeout(deadline_s), pool.connection() as conn:
             yield conn

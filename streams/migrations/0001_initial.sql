@@ -1,24 +1,28 @@
 -- First schema: projection of job-state, claims of suspects, ledger of effects.
+--
+-- Ids are compared by bytes (COLLATE "C"), so that a prefix is a range of the index. Payloads are
+-- json, not jsonb: jsonb refuses U+0000 and huge numbers, and one such job would stop all others.
 
 -- Fold of job-state by seq: one row per job, rebuilt from the topic at will.
 CREATE TABLE jobs (
-    trace_id    text        PRIMARY KEY,
+    trace_id    text        COLLATE "C" PRIMARY KEY,
     flow        text        NOT NULL,
     stage       text        NOT NULL,
     status      text        NOT NULL CHECK (status IN ('running', 'waiting', 'done', 'failed', 'cancelled')),
     seq         integer     NOT NULL CHECK (seq >= 1),
     attempts    integer     NOT NULL CHECK (attempts >= 0),
-    data        jsonb,
+    data        json,
     error       jsonb,
-    parent      text,
+    parent      text        COLLATE "C",
     worker      text,
-    usage       jsonb,
+    usage       json,
     handed_to   text[]      NOT NULL DEFAULT '{}',
     born_at     timestamptz,
     updated_at  timestamptz NOT NULL
 );
-CREATE INDEX jobs_by_status ON jobs (status, updated_at DESC, trace_id);
-CREATE INDEX jobs_by_time ON jobs (updated_at DESC, trace_id);
+-- Both columns run the same way, so that a page starts by one row comparison, read backwards.
+CREATE INDEX jobs_by_status ON jobs (status, updated_at, trace_id);
+CREATE INDEX jobs_by_time ON jobs (updated_at, trace_id);
 
 -- Every committed step, append-only, keyed by the coordinates of its job-state record. A rebuild of
 -- jobs never drops it: compaction takes old records out of the topic.
@@ -26,15 +30,16 @@ CREATE TABLE job_history (
     topic_id            uuid        NOT NULL,
     "partition"         integer     NOT NULL,
     "offset"            bigint      NOT NULL,
-    trace_id            text        NOT NULL,
+    trace_id            text        COLLATE "C" NOT NULL,
     seq                 integer     NOT NULL,
     flow                text        NOT NULL,
     stage               text        NOT NULL,
     status              text        NOT NULL,
     attempts            integer     NOT NULL,
     handed_to           text[]      NOT NULL DEFAULT '{}',
-    data                jsonb,
+    data                json,
     error               jsonb,
+    usage               json,
     link                text,
     worker              text,
     consumed_topic      text,
@@ -64,9 +69,24 @@ CREATE TABLE projection_offsets (
     PRIMARY KEY (topic_id, "partition")
 );
 
+-- Records of job-state that are no valid JobState: complete, so that nothing vanishes and a corrected
+-- program can read them again.
+CREATE TABLE projection_rejects (
+    topic_id      uuid        NOT NULL,
+    "partition"   integer     NOT NULL,
+    "offset"      bigint      NOT NULL,
+    topic         text        NOT NULL,
+    timestamp_ms  bigint      NOT NULL,
+    key           bytea,
+    value         bytea,
+    reason        text        NOT NULL,
+    rejected_at   timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (topic_id, "partition", "offset")
+);
+
 -- Which record owns a step. The same record again is let through, another one is the duplicate.
 CREATE TABLE claims (
-    trace_id     text    NOT NULL,
+    trace_id     text    COLLATE "C" NOT NULL,
     stage        text    NOT NULL,
     seq          integer NOT NULL,
     generation   integer NOT NULL DEFAULT 0,
@@ -89,15 +109,16 @@ CREATE TABLE skips (
 
 -- Ledger of side effects, one row per idempotency key.
 CREATE TABLE effects (
-    key          text        PRIMARY KEY,
-    trace_id     text        NOT NULL,
+    key          text        COLLATE "C" PRIMARY KEY,
+    trace_id     text        COLLATE "C" NOT NULL,
     flow         text        NOT NULL,
     stage        text        NOT NULL,
     name         text        NOT NULL,
     fingerprint  text        NOT NULL,
-    status       text        NOT NULL CHECK (status IN ('claimed', 'done', 'in_doubt')),
+    -- released: known not to have happened; the next attempt starts afresh.
+    status       text        NOT NULL CHECK (status IN ('claimed', 'released', 'done', 'in_doubt')),
     idempotent   boolean     NOT NULL,
-    result       jsonb,
+    result       json,
     slot         integer     NOT NULL,
     incarnation  text        NOT NULL,
     -- Rises with each claim: a settlement by an older one is recognised.
@@ -110,3 +131,11 @@ CREATE TABLE effects (
 );
 CREATE INDEX effects_open ON effects (status, leased_until) WHERE status <> 'done';
 CREATE INDEX effects_by_trace ON effects (trace_id);
+
+-- Next offset of each job-state partition that the tracer has yet to export.
+CREATE TABLE tracer_offsets (
+    topic_id     uuid    NOT NULL,
+    "partition"  integer NOT NULL,
+    next_offset  bigint  NOT NULL,
+    PRIMARY KEY (topic_id, "partition")
+);

@@ -1,0 +1,82 @@
+"""`python -m infra.bench`: run the peers and handoff interleaved, print tables, write JSON."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from infra.bench.measure import Plan
+from infra.bench.report import goal_lines, goals, section, sound
+from infra.bench.roster import CONTROL, PEERS, Workload
+from infra.bench.rounds import Results, as_json, find_site, note, run_round
+from infra.services import services
+
+#: `--quick`: does it all work? Its figures mean little.
+_QUICK = Plan(jobs=8_000, io_jobs=2_000, seconds=5.0, crash_jobs=6_000, limit_s=90.0)
+_DEFAULT = (Workload.THROUGHPUT, Workload.IO)
+
+
+def chosen_peers(text: str | None) -> list[str]:
+    """Names in a comma-separated list; the control is always among them: it is the divisor."""
+    if text is None:
+        return list(PEERS)
+    names = [n.strip() for n in text.split(",") if n.strip()]
+    unknown = sorted(set(names) - PEERS.keys())
+    if unknown:
+        raise typer.BadParameter(f"There is no peer {unknown[0]}; there are {', '.join(PEERS)}.")
+    return list(dict.fromkeys([CONTROL, *names]))
+
+
+def main(
+    workload: Annotated[
+        list[Workload] | None, typer.Option(help="Repeat for several; throughput and io if none.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(min=500, help="Jobs of a backlog or burst.")] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="Rounds; 3 of throughput and 1 of others if none.")
+    ] = None,
+    peers: Annotated[
+        str | None, typer.Option(help=f"Some of {', '.join(PEERS)}, by commas; all if none.")
+    ] = None,
+    kills: Annotated[int, typer.Option(min=1, help="Kills of the crash workload.")] = 3,
+    json_path: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures and settings here.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="Small sizes, one round: does it work?")] = False,
+) -> None:
+    """Measure handoff and its peers in turn on the same broker.
+
+    Exit code 0 says that every peer could be measured and that handoff lost and doubled nothing;
+    goals of speed are printed, not enforced, since they hang on the machine.
+    """
+    plan = replace(_QUICK if quick else Plan(), kills=kills)
+    if jobs is not None:
+        plan = replace(plan, jobs=jobs, io_jobs=jobs, crash_jobs=jobs)
+    names, results = chosen_peers(peers), Results()
+    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    directory = Path(tempfile.mkdtemp(prefix="handoff-bench-"))
+    note(f"Logs of the peers are kept in {directory}.")
+    with services() as at:
+        site = find_site(at.kafka_bootstrap_servers, at.database_url, directory)
+        for each in workload or _DEFAULT:
+            default = 1 if quick or each is not Workload.THROUGHPUT else 3
+            for turn in range(rounds or default):
+                run_round(site, each, plan, turn, names, results)
+            print(section(each, results.measurements), flush=True)
+        print(goal_lines(goals(results.measurements)))
+        if json_path is not None:
+            report = as_json(site, plan, results, started)
+            json_path.write_text(json.dumps(report, indent=1, default=str) + "\n")
+    for which, peer, turn, reason in results.failures:
+        note(f"Not measured: {which}, round {turn + 1}, {peer}: {reason}")
+    raise typer.Exit(0 if sound(results.measurements, results.failures) else 1)
+
+
+if __name__ == "__main__":
+    typer.run(main)

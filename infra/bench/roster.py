@@ -1,0 +1,164 @@
+"""Who is measured: how each peer is prepared and started, and its share of the jobs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+import psycopg
+from psycopg import sql
+
+from infra.bench.topics import Topics
+
+
+class Workload(StrEnum):
+    THROUGHPUT = "throughput"
+    IO = "io"
+    LATENCY = "latency"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one measurement happens: its broker, prefix, database and scratch directory."""
+
+    topics: Topics
+    #: The server's database; a measurement that needs one makes its own beside it.
+    database_url: str
+    state_dir: Path
+
+
+@dataclass(frozen=True)
+class Run:
+    """How to start a peer that has been prepared."""
+
+    command: Sequence[str]
+    env: Mapping[str, str]
+
+
+#: Prepares topics and what else a peer needs, yields how to start it, cleans up what is its own.
+Prepare = Callable[[Place, Workload], Iterator[Run]]
+
+#: What a stage waits in the io workload, in ms.
+SLEEP_MS: Final = 50
+#: Session time-out of the consumer groups where processes are killed, in ms.
+SESSION_MS: Final = 6_000
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One contender. `share` of the jobs asked for: a slow one shows its steady rate with fewer."""
+
+    name: str
+    prepare: Prepare
+    share: Mapping[Workload, float] = field(default_factory=dict)
+
+    def jobs(self, workload: Workload, asked: int) -> int:
+        """How many of `asked` jobs this peer gets, at least 500 (or all, if fewer)."""
+        return max(min(asked, 500), round(asked * self.share.get(workload, 1.0)))
+
+
+def _peer(module: str, *arguments: str, env: Mapping[str, str] | None = None) -> Prepare:
+    def prepare(place: Place, workload: Workload) -> Iterator[Run]:
+        place.topics.create()
+        told = {
+            "BENCH_BOOTSTRAP": place.topics.bootstrap,
+            "BENCH_PREFIX": place.topics.prefix,
+            "BENCH_STATE_DIR": str(place.state_dir),
+            "BENCH_SLEEP_MS": str(SLEEP_MS if workload is Workload.IO else 0),
+            "BENCH_SESSION_MS": str(SESSION_MS if workload is Workload.CRASH else 0),
+            **(env or {}),
+        }
+        yield Run([sys.executable, "-m", f"infra.bench.peers.{module}", *arguments], told)
+
+    return prepare
+
+
+def _faust(*, tuned: bool) -> Prepare:
+    def prepare(place: Place, workload: Workload) -> Iterator[Run]:
+        # One event at a time would wait 50 ms for each: the io workload gets more copies.
+        env = {"BENCH_FAUST_CONCURRENCY": "200" if workload is Workload.IO else "1"}
+        loop: list[str] = []
+        if tuned:
+            env |= {"BENCH_FAUST_QUIET": "1", "BENCH_FAUST_LINGER": "0.05"}
+            loop = ["-L", "uvloop"] if importlib.util.find_spec("uvloop") else []
+        arguments = [*loop, "worker", "-l", "warn", "--without-web"]
+        yield from _peer("plain_faust", *arguments, env=env)(place, workload)
+
+    return prepare
+
+
+def _handoff(place: Place, workload: Workload) -> Iterator[Run]:
+    program = str(Path(sys.executable).with_name("handoff"))
+    app = "infra.bench.flow:flow_io" if workload is Workload.IO else "infra.bench.flow:flow"
+    name = "bench_" + "".join(c if c.isalnum() else "_" for c in place.topics.prefix).strip("_")
+    with temporary_database(place.database_url, name) as database_url:
+        env = {
+            "KAFKA_BOOTSTRAP_SERVERS": place.topics.bootstrap,
+            "DATABASE_URL": database_url,
+            "HANDOFF_PREFIX": place.topics.prefix,
+            "BENCH_SLEEP_MS": str(SLEEP_MS),
+        }
+        for command in (["topics", "apply", "--app", app, "--yes"], ["db", "migrate"]):
+            _do([program, *command], env)
+        yield Run([program, "worker", "--app", app], env)
+
+
+def _do(command: Sequence[str], env: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command,
+        check=False,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    if done.returncode:
+        raise RuntimeError(
+            f"`{' '.join(command)}` ended with exit code {done.returncode}: "
+            f"{(done.stderr or done.stdout).strip()[-2000:]}"
+        )
+
+
+@contextmanager
+def temporary_database(server_url: str, name: str) -> Iterator[str]:
+    """A new database beside the one of `server_url`; yields its URL and drops it afterwards."""
+    with psycopg.connect(server_url, autocommit=True) as conn:
+        conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        try:
+            yield urlsplit(server_url)._replace(path=f"/{name}").geturl()
+        finally:
+            conn.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
+
+
+CONTROL: Final = "control"
+OURS: Final = "handoff"
+FAUST: Final = "faust"
+
+_SLOW: Final = {Workload.THROUGHPUT: 0.08, Workload.IO: 0.1, Workload.CRASH: 0.3}
+
+PEERS: Final = {
+    peer.name: peer
+    for peer in (
+        Peer(CONTROL, _peer("control", "worker", "-l", "warn", "--without-web")),
+        Peer(OURS, _handoff),
+        Peer("bare-loop", _peer("bare_loop")),
+        Peer(FAUST, _faust(tuned=False), _SLOW),
+        Peer("faust-tuned", _faust(tuned=True), _SLOW),
+    )
+}
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The order of round `turn`: each round begins with the next peer, for fairness."""
+    at = turn % len(names) if names else 0
+    return [*names[at:], *names[:at]]

@@ -1,0 +1,89 @@
+"""A whole run: rounds of each workload, the peers interleaved, and all of it as JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from confluent_kafka import KafkaException
+from psycopg.conninfo import conninfo_to_dict
+
+from infra.bench.machine import machine, versions
+from infra.bench.measure import Plan, measure
+from infra.bench.processes import PeerDied, listener_pid, parent_of
+from infra.bench.report import Failure, goals, number, verdict_text
+from infra.bench.roster import PEERS, Workload, rotated
+from infra.bench.trial import Measurement, Site
+
+
+@dataclass
+class Results:
+    """What has been found so far."""
+
+    measurements: list[Measurement] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def note(text: str) -> None:
+    """Progress goes to stderr, so that stdout is the report alone."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def run_round(
+    site: Site, workload: Workload, plan: Plan, turn: int, peers: Sequence[str], results: Results
+) -> None:
+    """Each peer once. A failure is noted and does not stop the others."""
+    for name in rotated(peers, turn):
+        try:
+            found = measure(site, PEERS[name], workload, plan, turn)
+        except (PeerDied, RuntimeError, KafkaException, psycopg.Error) as e:
+            results.failures.append((workload, name, turn, str(e)))
+            note(f"{workload}, round {turn + 1}: {name} could not be measured. {e}")
+        else:
+            results.measurements.append(found)
+            note(f"{workload}, round {turn + 1}: {name}: {headline(found)}")
+
+
+def headline(found: Measurement) -> str:
+    """The figure that its workload is about, and the verdict."""
+    verdict = verdict_text([found])
+    if found.workload is Workload.LATENCY:
+        return f"p50 {number(found.latency_ms.get('p50'), 1)} ms, {verdict}"
+    if found.workload is Workload.CRASH:
+        return f"{len(found.killed_at)} kills, {verdict}"
+    return f"{number(found.rate)} jobs/s, {verdict}"
+
+
+def find_site(bootstrap: str, database_url: str, directory: Path) -> Site:
+    """The services as given; where they run on this machine, also whose CPU time to count."""
+    host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
+    broker = listener_pid(host, int(port)) if host else None
+    return Site(bootstrap, database_url, directory, broker, _postgres_pid(database_url))
+
+
+def _postgres_pid(database_url: str) -> int | None:
+    host = str(conninfo_to_dict(database_url).get("host") or "localhost")
+    if not host.startswith("/") and host not in ("localhost", "127.0.0.1", "::1"):
+        return None
+    with psycopg.connect(database_url) as conn:
+        row = conn.execute("SELECT pg_backend_pid()").fetchone()
+        return parent_of(int(row[0]), "postgres") if row else None
+
+
+def as_json(site: Site, plan: Plan, results: Results, started: str) -> dict[str, Any]:
+    """The whole run: settings, versions, each measurement, the goals."""
+    return {
+        "started": started,
+        "machine": machine(),
+        "versions": versions(site.database_url),
+        "plan": asdict(plan),
+        "measurements": [
+            {**asdict(m), "exactly_once": m.verdict.exactly_once} for m in results.measurements
+        ],
+        "failures": results.failures,
+        "goals": [{**asdict(g), "met": g.met} for g in goals(results.measurements)],
+    }

@@ -1,0 +1,202 @@
+"""The Faust app: agents, channels, supervision and life cycle; the sole importer of Faust.
+
+Kafka itself stays with librdkafka (decision 1): the app opens no connection of its own, and each
+agent consumes a channel that a polling thread feeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+import faust
+import structlog
+from faust.app.base import BootStrategy
+from faust.channels import Channel
+from mode import Service
+
+from streams.config import Settings, load_settings
+from streams.errors import BadSetup, HandoffError
+from streams.flow import Flow
+from streams.kafka import admin_client, describe_topics
+from streams.ledger.effects import Ledger
+from streams.postgres import open_pool
+from streams.runtime.services import AgentService, StageService
+from streams.runtime.state_services import ProjectorService, TracerService
+from streams.tracing import configure_tracing, tracing_wanted
+
+log = structlog.get_logger(__name__)
+
+PROJECTOR, TRACER = "projector", "tracer"
+
+
+class TopicChannel(Channel):  # type: ignore[type-arg]
+    """A channel that knows which topic feeds it, so that `faust agents` can list it."""
+
+    def __init__(self, *args: Any, topic_name: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._topic_name = topic_name
+
+    def _clone_args(self) -> dict[str, Any]:
+        return {**super()._clone_args(), "topic_name": self._topic_name}
+
+    def get_topic_name(self) -> str:
+        return self._topic_name
+
+
+class HandoffApp(faust.App):
+    """Holds the parts of one worker. `failure` says why it stopped, if not on request."""
+
+    failure: BaseException | None = None
+
+
+class _Boot(BootStrategy):
+    """Agents, then the threads that feed them; no Kafka client, tables or web server of Faust's."""
+
+    enable_kafka = False
+    enable_web = False
+
+    def server(self) -> Iterable[Any]:
+        return [*self.sensors(), *self.agents(), self.app.feeds]
+
+    def agents(self) -> Iterable[Any]:
+        return [self.app.agents]
+
+
+class _Feeds(Service):
+    """Starts and stops what feeds the agents; stops first, so that agents can finish."""
+
+    def __init__(self, app: HandoffApp, parts: Parts, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._app, self._parts = app, parts
+
+    async def on_start(self) -> None:
+        # Without this, streams of an app that runs no consumer would skip every event.
+        self._app.flow_control.resume()
+        await self._parts.start(self._fail)
+
+    async def on_stop(self) -> None:
+        await self._parts.stop()
+
+    def _fail(self, error: BaseException) -> None:
+        """Called from any thread: the worker cannot go on, so it stops and exits non-zero."""
+        loop = self.loop
+        loop.call_soon_threadsafe(self._stop_for, error)
+
+    def _stop_for(self, error: BaseException) -> None:
+        if self._app.failure is None:
+            self._app.failure = error
+            if isinstance(error, HandoffError):
+                log.error("worker_stops", why=error.message)
+            else:
+                log.error("worker_stops", why=repr(error), exc_info=error)
+            self.loop.create_task(self._crash(error))
+
+    async def _crash(self, error: BaseException) -> None:
+        await self.crash(error)
+
+
+class Parts:
+    """The services of one worker and the connections that they share."""
+
+    def __init__(self, flow: Flow, wanted: Sequence[str], settings: Settings) -> None:
+        self.settings = settings
+        self._incarnation = secrets.token_hex(4)
+        self._pool = open_pool(settings, max_size=max(4, len(flow.stages) + 2))
+        self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
+        self._channels: dict[str, TopicChannel] = {}
+        self.services = self._make(flow, wanted)
+
+    def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
+        every = [s.name for s in flow.stages] + [PROJECTOR]
+        if tracing_wanted():
+            every.append(TRACER)
+        worker = f"{self.settings.slot}.{self._incarnation}"
+        services: list[AgentService] = []
+        for name in wanted or every:
+            if name == PROJECTOR:
+                services.append(ProjectorService(self.settings, self._pool))
+            elif name == TRACER:
+                services.append(TracerService(self.settings, self._pool))
+            else:
+                services.append(
+                    StageService(
+                        flow, flow.stage(name), self.settings, worker, self._pool, self._ledger
+                    )
+                )
+        return services
+
+    def connect(self, name: str, channel: TopicChannel) -> None:
+        self._channels[name] = channel
+
+    async def start(self, fail: Any) -> None:
+        configure_tracing()
+        loop = asyncio.get_running_loop()
+        await self._pool.open()
+        await self._ledger.open()
+        facts = await asyncio.to_thread(self._facts)
+        for service in self.services:
+            channel = self._channels[service.name]
+
+            def put(batch: Any, channel: TopicChannel = channel) -> None:
+                asyncio.run_coroutine_threadsafe(channel.put(batch), loop)
+
+            await service.start(facts[service.topic], put, fail)
+        log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
+
+    def _facts(self) -> dict[str, Any]:
+        topics = [s.topic for s in self.services]
+        with admin_client(self.settings) as admin:
+            facts = describe_topics(self.settings, admin, topics)
+        missing = [t for t in topics if t not in facts]
+        if missing:
+            raise BadSetup(f"Topic {missing[0]} does not exist. Run `handoff topics apply` first.")
+        return facts
+
+    async def stop(self) -> None:
+        await asyncio.gather(*(s.stop() for s in self.services))
+        await self._ledger.close()
+        await self._pool.close()
+
+
+def faust_app(
+    flow: Flow, wanted: Sequence[str] = (), settings: Settings | None = None
+) -> HandoffApp:
+    """The app of a worker that runs the stages and agents named in `wanted`, or all of them.
+
+    Raises `BadSetup` for a name that the flow does not have. Connects to nothing before it starts.
+    """
+    settings = settings or load_settings()
+    app = HandoffApp(
+        f"{settings.prefix}{flow.name}",
+        broker=f"kafka://{settings.kafka_bootstrap_servers.replace(',', ';kafka://')}",
+        store="memory://",
+        web_enabled=False,
+    )
+    parts = Parts(flow, wanted, settings)
+    app.feeds = _Feeds(app, parts)
+    for service in parts.services:
+        channel = TopicChannel(app, maxsize=0, topic_name=service.topic)
+        parts.connect(service.name, channel)
+        _add_agent(app, service, channel)
+    return app
+
+
+def _add_agent(app: HandoffApp, service: AgentService, channel: TopicChannel) -> None:
+    async def agent(stream: AsyncIterator[Any]) -> None:
+        try:
+            await service.run(stream)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as e:
+            # A stage loop decides the fate of every record, so this is a fault of ours.
+            app.feeds._fail(e)
+            raise
+
+    agent.__doc__ = service.help
+    app.agent(channel, name=service.name)(agent)
+
+
+HandoffApp.BootStrategy = _Boot

@@ -1,0 +1,39 @@
+"""The bound on what a stage holds in memory: records and bytes that are delivered and not released."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Condition
+
+from streams.runtime.delivery import Delivery
+
+
+class Budget:
+    """Taken by the polling thread, given back after commit or drop; both wait on one condition."""
+
+    def __init__(self, max_records: int, max_bytes: int) -> None:
+        self._max_records, self._max_bytes = max_records, max_bytes
+        self._changed = Condition()
+        self.records = 0
+        self.bytes = 0
+
+    def room(self) -> int:
+        """How many records may be taken now; 0 when either bound is reached."""
+        return 0 if self.bytes >= self._max_bytes else max(0, self._max_records - self.records)
+
+    def take(self, deliveries: Sequence[Delivery]) -> None:
+        size = sum(len(d.message) for d in deliveries)
+        with self._changed:
+            self.records += len(deliveries)
+            self.bytes += size
+
+    def release(self, deliveries: Sequence[Delivery]) -> None:
+        size = sum(len(d.message) for d in deliveries)
+        with self._changed:
+            self.records -= len(deliveries)
+            self.bytes -= size
+            self._changed.notify_all()
+
+    def wait_for_room(self, timeout_s: float) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: self.room() > 0, timeout_s)

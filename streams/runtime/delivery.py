@@ -1,0 +1,136 @@
+"""One consumed record: which job and which step it is, before its payload is looked at."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from schemas import headers as h
+from schemas.ids import id_from_coordinates, is_job_id
+from streams.kafka import Message
+from streams.runtime.tracker import Tracker
+
+_FIRST_STEP: Final = 1
+_MAX_SEQ: Final = 2**31 - 2
+
+#: A record to produce: topic, key, value, headers.
+OutRecord = tuple[str, bytes | None, bytes | None, h.Headers | None]
+
+
+class Delivery:
+    """A record on its way through a stage, and in the end the records that it leads to.
+
+    `fault` says why it can never be processed, if so. `claimable`: a new job whose key is its id.
+    """
+
+    __slots__ = (
+        "attempt",
+        "born_us",
+        "claimable",
+        "fault",
+        "is_new_job",
+        "job_id",
+        "key",
+        "link",
+        "message",
+        "model",
+        "number",
+        "out",
+        "polled_us",
+        "produced_us",
+        "seq",
+        "started_us",
+        "task",
+        "tracker",
+    )
+
+    def __init__(self, message: Message, tracker: Tracker, number: int, polled_us: int) -> None:
+        self.message = message
+        self.tracker = tracker
+        self.number = number
+        self.polled_us = polled_us
+        self.produced_us = message.timestamp()[1] * 1000
+        self.started_us = polled_us
+        self.attempt = 0
+        self.out: list[OutRecord] = []
+        self.model: Any = None
+        self.task: Any = None
+        self.fault: str | None = None
+        self.link: str | None = None
+        self.claimable = False
+
+    @property
+    def offset(self) -> int:
+        offset: int = self.message.offset()
+        return offset
+
+    @property
+    def place(self) -> str:
+        return f"{self.tracker.place}@{self.offset}"
+
+    def identify(self, flow: bytes) -> None:
+        """Read key and headers: `job_id`, `seq`, `born_us`, `link`. Never raises; see `fault`."""
+        message = self.message
+        try:
+            pairs = message.headers()
+            found: dict[str, Any] = dict(pairs) if pairs else {}
+        except (UnicodeDecodeError, ValueError) as e:
+            found = {}
+            self.fault = f"its headers are unreadable ({e})"
+        key = message.key()
+        try:
+            text = key.decode() if key else ""
+        except UnicodeDecodeError:
+            text = ""
+        written_seq = found.get(h.SEQ)
+        if written_seq is None:
+            self._new_job(text, found)
+            return
+        self.is_new_job = False
+        self.seq = _FIRST_STEP
+        self.job_id = text
+        self.key = key
+        self.born_us = self._number(found.get(h.BORN), self.produced_us)
+        try:
+            self.seq = int(written_seq) + 1
+        except (TypeError, ValueError):
+            self.fault = f"its header {h.SEQ} is no number"
+        if not _FIRST_STEP < self.seq <= _MAX_SEQ and self.fault is None:
+            self.fault = f"its header {h.SEQ} is out of range"
+        if found.get(h.FLOW) != flow:
+            self.fault = f"its header {h.FLOW} names another flow"
+        if not is_job_id(text):
+            self.fault = "it is a hand-off, but its key is no job id"
+        if self.fault is not None and not is_job_id(text):
+            self._name_by_place()
+
+    def _new_job(self, text: str, found: dict[str, Any]) -> None:
+        self.is_new_job = True
+        self.seq = _FIRST_STEP
+        self.born_us = self._number(found.get(h.BORN), self.produced_us)
+        if is_job_id(text) and "/" not in text:
+            self.job_id = text
+            self.key = text.encode()
+            self.claimable = True
+        else:
+            self._name_by_place()
+        foreign = found.get(h.LINK) or found.get(h.TRACEPARENT)
+        if foreign and not foreign.startswith(b"00-%b-" % self.job_id.encode()):
+            self.link = foreign.decode(errors="replace")[:128]
+
+    def _name_by_place(self) -> None:
+        self.job_id = id_from_coordinates(
+            self.tracker.topic_id, self.tracker.partition, self.offset
+        )
+        self.key = self.job_id.encode()
+
+    @staticmethod
+    def _number(raw: bytes | None, otherwise: int) -> int:
+        try:
+            return int(raw) if raw else otherwise
+        except ValueError:
+            return otherwise
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.tracker.topic_id

@@ -1,0 +1,247 @@
+"""Group commit: what is finished becomes one Kafka transaction, again and again (decision 3).
+
+One thread per stage. Batches adapt by themselves: while a commit is under way the next one fills.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from threading import Condition, Thread
+from typing import Any
+
+import structlog
+
+from streams.config import Settings
+from streams.crashpoints import reach
+from streams.errors import BadWorld, Fenced
+from streams.kafka import TopicFacts, TopicPartition, admin_client, committed_offsets
+from streams.runtime.delivery import Delivery, OutRecord
+from streams.runtime.ownership import Ownership
+from streams.runtime.tracker import Candidate, Tracker
+from streams.runtime.transaction import Transactor, Verdict
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What one transaction holds: deliveries of live trackers, and the metadata of that moment."""
+
+    deliveries: list[Delivery]
+    candidates: dict[Tracker, Candidate]
+    metadata: Any
+
+    def offsets(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(t.topic, t.partition, c.head, metadata=c.metadata)
+            for t, c in self.candidates.items()
+        ]
+
+    def records(self) -> Iterator[OutRecord]:
+        for delivery in self.deliveries:
+            yield from delivery.out
+
+
+class GroupCommit:
+    """Commits finished deliveries of one stage, at most `max_commit_records` at a time.
+
+    `release` is called from the commit thread with deliveries that are committed or dropped;
+    `fail` with an error after which the worker cannot go on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: TopicFacts,
+        group: str,
+        member: str,
+        ownership: Ownership,
+        release: Callable[[Sequence[Delivery]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._settings, self._topic, self._group = settings, topic, group
+        self._ownership, self._release, self._fail = ownership, release, fail
+        self._changed = Condition()
+        self._ready: list[Delivery] = []
+        #: Finished, but the offset map has no room for them yet.
+        self._waiting: list[Delivery] = []
+        self._open: list[Delivery] = []
+        self._made_room = False
+        self._stop = self._abandon = False
+        self._transactor = Transactor(settings, member, lambda: self._abandon)
+        self._thread = Thread(target=self._run, name=f"commit {group}", daemon=True)
+
+    def start(self) -> None:
+        """Fence a predecessor and start committing. Call it before the consumer subscribes."""
+        self._transactor.open()
+        self._thread.start()
+
+    def add(self, deliveries: Sequence[Delivery]) -> None:
+        """Finished deliveries, in the order in which their records are to be written."""
+        with self._changed:
+            self._ready.extend(deliveries)
+            self._changed.notify_all()
+
+    def drain(self, trackers: Collection[Tracker], timeout_s: float) -> bool:
+        """Wait until what these trackers finished is committed. False when time ran out."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._holds(trackers), timeout_s)
+
+    def wait_resolved(self, trackers: Collection[Tracker], timeout_s: float) -> bool:
+        """Wait until no open transaction holds work of these trackers."""
+        wanted = set(trackers)
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: all(d.tracker not in wanted for d in self._open), timeout_s
+            )
+
+    def stop(self, timeout_s: float) -> bool:
+        """Commit what is finished, then end. False when time ran out; the rest is then dropped."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        self._abandon = True
+        ended = not self._thread.is_alive()
+        if ended:
+            self._transactor.close()
+        return ended
+
+    def _holds(self, trackers: Collection[Tracker]) -> bool:
+        wanted = set(trackers)
+        return any(
+            d.tracker in wanted for part in (self._ready, self._waiting, self._open) for d in part
+        )
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._take()) is not None:
+                self._commit(batch)
+                with self._changed:
+                    self._open = []
+                    self._changed.notify_all()
+        except BaseException as e:
+            self._fail(e)
+
+    def _take(self) -> list[Delivery] | None:
+        """The next batch; None when it is time to end."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._ready or self._stop or (self._waiting and self._made_room)
+            )
+            if self._abandon or (self._stop and not self._ready and not self._made_room):
+                return None
+            limit = self._settings.max_commit_records
+            batch = self._waiting + self._ready[:limit]
+            del self._ready[:limit]
+            self._waiting = []
+            self._made_room = False
+            self._open = batch
+            return batch
+
+    def _commit(self, batch: list[Delivery]) -> None:
+        while True:
+            selection = self._select(batch)
+            if not selection.deliveries:
+                return
+            reach("commit.selected")
+            verdict = self._transactor.commit(
+                selection.records(), selection.offsets(), selection.metadata
+            )
+            if verdict is Verdict.UNKNOWN:
+                verdict = self._find_out(selection)
+            if verdict is Verdict.COMMITTED:
+                self._promote(selection)
+                return
+            if self._abandon:
+                return
+            # Aborted for certain: the same results again, as far as their partitions are ours.
+            time.sleep(_PAUSE_S)
+            batch = selection.deliveries
+
+    def _select(self, batch: Sequence[Delivery]) -> Selection:
+        """Rule 1: liveness of trackers and group metadata are read as one snapshot."""
+        numbers: dict[Tracker, list[int]] = defaultdict(list)
+        dropped: list[Delivery] = []
+        chosen: list[Delivery] = []
+        deferred: list[Delivery] = []
+        with self._ownership.lock:
+            for d in batch:
+                if d.tracker.live:
+                    numbers[d.tracker].append(d.number)
+                else:
+                    dropped.append(d)
+            candidates = {
+                t: t.plan(n, self._settings.offset_map_max_bytes) for t, n in numbers.items()
+            }
+            metadata = self._ownership.metadata
+        partial = {
+            t: set(c.numbers) for t, c in candidates.items() if len(c.numbers) < len(numbers[t])
+        }
+        for d in batch:
+            if d.tracker not in candidates:
+                continue
+            fits = partial.get(d.tracker)
+            (chosen if fits is None or d.number in fits else deferred).append(d)
+        if deferred:
+            with self._changed:
+                self._waiting += deferred
+                deferred_ids = set(map(id, deferred))
+                self._open = [d for d in self._open if id(d) not in deferred_ids]
+        if dropped:
+            self._release(dropped)
+        candidates = {t: c for t, c in candidates.items() if c.numbers}
+        return Selection(chosen, candidates, metadata)
+
+    def _promote(self, selection: Selection) -> None:
+        with self._ownership.lock:
+            for tracker, candidate in selection.candidates.items():
+                tracker.promote(candidate)
+        with self._changed:
+            self._made_room = True
+        self._release(selection.deliveries)
+
+    def _find_out(self, selection: Selection) -> Verdict:
+        """Rule 5: a new producer with our id ends what was open; then the stable offsets tell."""
+        while not self._abandon:
+            if not self._transactor.open():
+                break
+            try:
+                with admin_client(self._settings) as admin:
+                    found = committed_offsets(self._settings, admin, self._group, self._topic)
+            except BadWorld as e:
+                log.warning("kafka_away", group=self._group, error=e.message)
+                time.sleep(_PAUSE_S)
+                continue
+            return self._compare(selection, found)
+        return Verdict.ABORTED
+
+    def _compare(self, selection: Selection, found: dict[int, TopicPartition]) -> Verdict:
+        verdicts = set()
+        for tracker, candidate in selection.candidates.items():
+            if not tracker.live:
+                continue
+            at = found.get(tracker.partition)
+            place = (at.offset, at.metadata) if at is not None else None
+            if place == (candidate.head, candidate.metadata):
+                verdicts.add(Verdict.COMMITTED)
+            elif place == (tracker.head, tracker.metadata):
+                verdicts.add(Verdict.ABORTED)
+            elif tracker.live:
+                raise Fenced(
+                    f"Group {self._group} was moved on {tracker.place} by somebody else: committed "
+                    f"is {place and place[0]}, we had {tracker.head} and were writing "
+                    f"{candidate.head}. Give each worker process a slot of its own (--slot).",
+                )
+        if len(verdicts) > 1:
+            raise Fenced(
+                f"Group {self._group}: one transaction cannot be half committed; stopping."
+            )
+        log.info("commit_resolved", group=self._group, outcome=[v.value for v in verdicts])
+        return Verdict.COMMITTED if verdicts == {Verdict.COMMITTED} else Verdict.ABORTED

@@ -1,0 +1,294 @@
+"""The polling thread of a stage: the only one that touches its consumer (decision 3).
+
+confluent-kafka serialises calls on a consumer, so another thread's call could starve for seconds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from threading import Thread
+
+import structlog
+
+from streams.config import Settings
+from streams.crashpoints import reach
+from streams.errors import BadSetup, Fenced, HandoffError
+from streams.kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicFacts,
+    TopicPartition,
+    group_consumer,
+)
+from streams.offsets import decode_map
+from streams.runtime.budget import Budget
+from streams.runtime.delivery import Delivery
+from streams.runtime.group_commit import GroupCommit
+from streams.runtime.ownership import Ownership
+from streams.runtime.records import now_us
+from streams.runtime.tracker import Tracker
+
+log = structlog.get_logger(__name__)
+
+_BATCH_RECORDS = 1_000
+_POLL_S = 0.1
+#: Back-pressure that lasts longer is told to Kafka: `pause` throws away what was prefetched.
+_PAUSE_AFTER_S = 1.0
+_METADATA_EVERY_S = 1.0
+#: Longer than a dead predecessor's transaction can keep its offsets unstable.
+_COMMITTED_TIMEOUT_S = 60.0
+#: A tracker remembers nine bytes for each record past an unfinished head.
+_MAX_WINDOW_RECORDS = 2_000_000
+
+
+class Puller:
+    """Pulls records of one stage and hands them over in batches, within the budget.
+
+    `deliver` takes a batch, `ended` the trackers that were revoked or lost (their handlers are to
+    be cancelled), `fail` an error after which the worker cannot go on. All are called from this
+    thread.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: TopicFacts,
+        group: str,
+        member: str,
+        *,
+        ownership: Ownership,
+        commits: GroupCommit,
+        budget: Budget,
+        deliver: Callable[[list[Delivery]], None],
+        ended: Callable[[Sequence[Tracker]], None],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._settings, self._topic, self._group = settings, topic, group
+        self._member = member
+        self._ownership, self._commits, self._budget = ownership, commits, budget
+        self._deliver, self._ended, self._fail = deliver, ended, fail
+        self._stop = False
+        self._paused = False
+        self._full_since: float | None = None
+        self._metadata_at = 0.0
+        self._broken: BaseException | None = None
+        self._thread = Thread(target=self._run, name=f"poll {group}", daemon=True)
+        #: Whether partitions were assigned at least once.
+        self.assigned = False
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def quiesce(self) -> None:
+        """Take no further records; the consumer stays a member until `stop`."""
+        self._stop = True
+
+    def stop(self, timeout_s: float) -> bool:
+        """Close the consumer. A static member keeps its partitions until the session expires."""
+        self._stop = True
+        self._closing = True
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    _closing = False
+
+    def _run(self) -> None:
+        try:
+            consumer = group_consumer(self._settings, self._group, self._member)
+            try:
+                consumer.subscribe(
+                    [self._topic.name],
+                    on_assign=self._on_assign,
+                    on_revoke=self._on_revoke,
+                    on_lost=self._on_lost,
+                )
+                while not self._closing:
+                    self._step(consumer)
+                    if self._broken is not None:
+                        raise self._broken
+            finally:
+                consumer.close()
+        except BaseException as e:
+            self._fail(e)
+
+    def _step(self, consumer: Consumer) -> None:
+        now = time.monotonic()
+        if now - self._metadata_at > _METADATA_EVERY_S:
+            self._refresh_metadata(consumer)
+        room = 0 if self._stop or self._window_full() else self._budget.room()
+        if room <= 0:
+            self._hold(consumer, now)
+            return
+        self._resume(consumer)
+        first = consumer.poll(_POLL_S)
+        if first is None:
+            return
+        rest = consumer.consume(min(room, _BATCH_RECORDS) - 1, 0) if room > 1 else []
+        self._take([first, *rest])
+
+    def _take(self, messages: Sequence[Message]) -> None:
+        polled_us = now_us()
+        deliveries = []
+        with self._ownership.lock:
+            trackers = self._ownership.trackers
+            for message in messages:
+                if (error := message.error()) is not None:
+                    self._judge(error, message)
+                    continue
+                tracker = trackers.get(message.partition())
+                if tracker is None:
+                    continue
+                number = tracker.deliver(message.offset())
+                if number is not None:
+                    deliveries.append(Delivery(message, tracker, number, polled_us))
+        if deliveries:
+            reach("poll.delivered")
+            self._budget.take(deliveries)
+            self._deliver(deliveries)
+
+    def _hold(self, consumer: Consumer, now: float) -> None:
+        """No room: poll less. If it lasts, pause, and go on polling for the group's sake."""
+        if self._full_since is None:
+            self._full_since = now
+        lasted = now - self._full_since > _PAUSE_AFTER_S
+        if (lasted or self._stop) and not self._paused:
+            consumer.pause(consumer.assignment())
+            self._paused = True
+        if self._paused:
+            message = consumer.poll(0)
+            if message is not None:
+                self._take([message])
+        if self._stop:
+            time.sleep(0.02)
+        else:
+            self._budget.wait_for_room(0.05)
+
+    def _resume(self, consumer: Consumer) -> None:
+        self._full_since = None
+        if self._paused:
+            consumer.resume(consumer.assignment())
+            self._paused = False
+
+    def _window_full(self) -> bool:
+        return any(t.window > _MAX_WINDOW_RECORDS for t in self._ownership.trackers.values())
+
+    def _refresh_metadata(self, consumer: Consumer) -> None:
+        metadata = consumer.consumer_group_metadata()
+        self._metadata_at = time.monotonic()
+        with self._ownership.lock:
+            self._ownership.metadata = metadata
+
+    def _judge(self, error: KafkaError, message: Message) -> None:
+        """Errors come as messages; most of them pass, some say that this worker must not go on."""
+        if error.code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError.UNKNOWN_MEMBER_ID):
+            if error.code() == KafkaError.FENCED_INSTANCE_ID or error.fatal():
+                raise Fenced(
+                    f"Another process runs with slot {self._settings.slot}: Kafka fenced "
+                    f"{self._member}. Give each worker process a slot of its own (--slot)."
+                )
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise BadSetup(
+                f"Group {self._group} cannot go on: {error.str()}. The committed offset is no "
+                "longer in the topic: retention has passed it. `handoff topics apply --reseed` "
+                "starts at the oldest record that is left."
+            )
+        if error.fatal():
+            raise BadSetup(f"The consumer of {self._group} broke: {error.str()}.")
+        log.warning("poll_error", group=self._group, error=error.str())
+
+    # Rebalance callbacks run inside poll(), in this thread. An exception would be lost in the C
+    # code, so it is kept and raised by the loop.
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            trackers = self._read_trackers(consumer, partitions)
+            consumer.incremental_assign(
+                [TopicPartition(t.topic, t.partition, t.head) for t in trackers]
+            )
+            if self._paused:
+                consumer.pause([TopicPartition(t.topic, t.partition) for t in trackers])
+            self._ownership.assign(trackers, consumer.consumer_group_metadata())
+            self.assigned = True
+            log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
+        except BaseException as e:
+            self._broken = e
+
+    def _read_trackers(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[Tracker]:
+        if not partitions:
+            return []
+        deadline = time.monotonic() + _COMMITTED_TIMEOUT_S
+        while True:
+            try:
+                committed = consumer.committed(partitions, _COMMITTED_TIMEOUT_S)
+                break
+            except KafkaException as e:
+                if time.monotonic() > deadline and not e.args[0].retriable():
+                    raise BadSetup(
+                        f"The committed offsets of {self._group} are not to be had: "
+                        f"{e.args[0].str()}."
+                    ) from e
+                log.warning("kafka_away", group=self._group, error=e.args[0].str())
+                time.sleep(0.2)
+        return [self._tracker(tp) for tp in committed]
+
+    def _tracker(self, tp: TopicPartition) -> Tracker:
+        where = f"group {self._group} on {tp.topic}[{tp.partition}]"
+        if tp.error is not None:
+            raise BadSetup(f"The committed offset of {where} is not to be had: {tp.error.str()}.")
+        if tp.offset < 0:
+            raise BadSetup(f"There is no offset of {where}. Run `handoff topics apply` first.")
+        metadata = tp.metadata or ""
+        finished = (
+            decode_map(metadata, topic_id=self._topic.topic_id, committed=tp.offset, where=where)
+            if metadata
+            else []
+        )
+        return Tracker(
+            topic=tp.topic,
+            topic_id=self._topic.topic_id,
+            partition=tp.partition,
+            head=tp.offset,
+            metadata=metadata,
+            finished=finished,
+            was_reset=not metadata,
+        )
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            numbers = [tp.partition for tp in partitions]
+            self._refresh_metadata(consumer)
+            self._commits.drain(self._ownership.owned(numbers), self._settings.revoke_timeout_s)
+            self._give_up(numbers)
+            consumer.incremental_unassign(partitions)
+            log.info("revoked", group=self._group, partitions=numbers)
+        except BaseException as e:
+            self._broken = e
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            numbers = [tp.partition for tp in partitions]
+            self._give_up(numbers)
+            consumer.incremental_unassign(partitions)
+            log.warning("lost", group=self._group, partitions=numbers)
+        except BaseException as e:
+            self._broken = e
+
+    def _give_up(self, partitions: Sequence[int]) -> None:
+        trackers = self._ownership.end(partitions)
+        self._ended(trackers)
+        if not self._commits.wait_resolved(trackers, 4 * self._settings.commit_timeout_s):
+            raise HandoffError(
+                f"A transaction of {self._group} with work of partitions {list(partitions)} could "
+                "not be resolved; the worker stops, the transaction times out at the broker."
+            )
+
+
+def as_error(e: BaseException) -> str:
+    return e.message if isinstance(e, HandoffError) else f"{type(e).__name__}: {e}"
+
+
+__all__ = ["Puller", "as_error"]

@@ -1,0 +1,123 @@
+"""What a worker runs for each stage: the service behind a Faust agent.
+
+Each service has `run`, the body of its Faust agent, and starts and stops its own threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+
+import structlog
+from streams.config import Settings
+from streams.context import EffectRunner
+from streams.flow import Flow, Stage
+from streams.kafka import TopicFacts
+from streams.ledger.suspects import SuspectCheck
+from streams.postgres import Pool
+from streams.runtime.budget import Budget
+from streams.runtime.delivery import Delivery
+from streams.runtime.group_commit import GroupCommit
+from streams.runtime.ownership import Ownership
+from streams.runtime.puller import Puller
+from streams.runtime.records import RecordWriter
+from streams.runtime.stage_loop import StageLoop
+from streams.runtime.suspects import SuspectGate
+
+log = structlog.get_logger(__name__)
+
+Fail = Callable[[BaseException], None]
+Put = Callable[[Any], None]
+
+
+class AgentService(Protocol):
+    """A source that feeds a Faust channel and the loop that an agent runs over it."""
+
+    name: str
+    topic: str
+    help: str
+
+    async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
+        """Start the threads; `put` delivers a batch to the channel from any thread."""
+        ...
+
+    async def run(self, stream: AsyncIterator[Any]) -> None: ...
+
+    async def stop(self) -> None:
+        """Finish what is under way within the grace, release the rest."""
+        ...
+
+
+class StageService:
+    """One stage in one worker."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        stage: Stage[Any, Any],
+        settings: Settings,
+        worker: str,
+        pool: Pool,
+        effects: EffectRunner,
+    ) -> None:
+        self._flow, self._stage, self._settings = flow, stage, settings
+        self._worker, self._pool, self._effects = worker, pool, effects
+        self.name = stage.name
+        self.topic = settings.names.stage_topic(flow.name, stage.name)
+        self.help = (stage.handler.__doc__ or "").strip().split("\n")[0]
+        self._loop: StageLoop | None = None
+        self._commits: GroupCommit | None = None
+        self._puller: Puller | None = None
+
+    async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
+        settings, names = self._settings, self._settings.names
+        group = names.stage_group(self._flow.name, self._stage.name)
+        member = names.member(group, settings.slot)
+        event_loop = asyncio.get_running_loop()
+        budget = Budget(settings.max_in_flight_records, settings.max_in_flight_bytes)
+        ownership = Ownership()
+        commits = GroupCommit(settings, facts, group, member, ownership, budget.release, fail)
+        check = SuspectCheck(self._pool, settings, self._flow.name, self._stage.name)
+        loop = StageLoop(
+            self._flow,
+            self._stage,
+            settings,
+            writer=RecordWriter(self._flow, self._stage, settings, self._worker),
+            gate=SuspectGate(settings, group, check),
+            effects=self._effects,
+            commits=commits,
+            budget=budget,
+        )
+        self._loop, self._commits = loop, commits
+        self._puller = Puller(
+            settings,
+            facts,
+            group,
+            member,
+            ownership=ownership,
+            commits=commits,
+            budget=budget,
+            deliver=put,
+            ended=lambda trackers: event_loop.call_soon_threadsafe(loop.end, trackers) and None,
+            fail=fail,
+        )
+        # The predecessor's open transaction is ended before offsets are read.
+        await asyncio.to_thread(commits.start)
+        self._puller.start()
+
+    async def run(self, stream: AsyncIterator[Sequence[Delivery]]) -> None:
+        async for batch in stream:
+            assert self._loop is not None
+            await self._loop.take(batch)
+
+    async def stop(self) -> None:
+        if self._puller is None or self._loop is None or self._commits is None:
+            return
+        self._puller.quiesce()
+        await self._loop.stop(self._settings.grace_s)
+        timeout_s = self._settings.commit_timeout_s
+        # Finished work is committed while the consumer is still a member, then the consumer closes.
+        if not await asyncio.to_thread(self._commits.stop, timeout_s):
+            log.warning("commit_unfinished", stage=self.name, timeout_s=timeout_s)
+        await asyncio.to_thread(self._puller.stop, timeout_s)

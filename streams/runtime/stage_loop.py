@@ -1,0 +1,386 @@
+"""The loop of a stage, once, for all stages:
+
+1 decode and validate → 2 open the job's span context → 3 check suspects → 4 run the handler under
+its time-out, limiter and retry policy → 5 turn the outcome into records → 6 group commit: one Kafka
+transaction with records and offsets → 7 release.
+
+Steps 1 to 5 are here, in the event loop; 6 is `group_commit`, in a thread of its own. No exception
+leaves the loop: the fate of a record is a value that we decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+from pydantic import BaseModel, ValidationError
+
+from schemas.state import JobError, Status
+from streams.config import Settings
+from streams.context import Context, EffectRunner
+from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked
+from streams.flow import Flow, Stage
+from streams.outcome import Retry
+from streams.retry import Backoff
+from streams.runtime.budget import Budget
+from streams.runtime.delivery import Delivery
+from streams.runtime.group_commit import GroupCommit
+from streams.runtime.records import RecordWriter, now_us
+from streams.runtime.suspects import SuspectGate
+from streams.runtime.tracker import Tracker
+from streams.tracing import HopContext
+
+log = structlog.get_logger(__name__)
+
+#: Inline handlers give the event loop a turn after so many records.
+_SLICE_RECORDS = 250
+#: How long to wait when the world is bad: no attempt is spent, and it may last.
+_WORLD_BACKOFF = Backoff(attempts=2**31)
+
+
+class _Again(Exception):
+    """The handler returned `Retry`."""
+
+    def __init__(self, after_s: float, reason: str) -> None:
+        super().__init__(reason or "the handler asked for a retry")
+        self.after_s = after_s
+
+
+class StageLoop:
+    """Runs the handlers of one stage in one worker. All methods belong to the event loop."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        stage: Stage[Any, Any],
+        settings: Settings,
+        *,
+        writer: RecordWriter,
+        gate: SuspectGate,
+        effects: EffectRunner,
+        commits: GroupCommit,
+        budget: Budget,
+    ) -> None:
+        self._flow_name, self._flow_bytes = flow.name, flow.name.encode()
+        self._stage = stage
+        self._handler = stage.handler
+        self._is_async = stage.is_async
+        self._timeout_s = stage.timeout.total_seconds()
+        self._max_payload_bytes = settings.max_payload_bytes
+        self._validate = stage.input.__pydantic_validator__.validate_json
+        self._writer, self._gate, self._effects = writer, gate, effects
+        self._commits, self._budget = commits, budget
+        self._hop_context = HopContext()
+        self._rng = random.Random()
+        #: Keys with a record in work, each with those that wait behind it, in order.
+        self._lanes: dict[bytes, deque[Delivery] | None] = {}
+        self._runnable: deque[Delivery] = deque()
+        self._active: set[Delivery] = set()
+        self._running = 0
+        self._finished: list[Delivery] = []
+        self._flush_due = False
+        self._stopping = False
+        self._idle = asyncio.Event()
+
+    async def take(self, batch: Sequence[Delivery]) -> None:
+        """Bring a batch as far as it goes; async handlers go on after this has returned."""
+        flow = self._flow_bytes
+        for d in batch:
+            d.identify(flow)
+        if any(map(self._gate.is_suspect, batch)):  # 3
+            skipped = await self._gate.screen(batch)
+            self._finished.extend(skipped)
+            gone = set(skipped)
+            batch = [d for d in batch if d not in gone]
+        if self._is_async:
+            for d in batch:
+                self._admit(d)
+        else:
+            for start in range(0, len(batch), _SLICE_RECORDS):
+                for d in batch[start : start + _SLICE_RECORDS]:
+                    self._run_inline(d)
+                self._flush()
+                await asyncio.sleep(0)
+        self._flush()
+
+    # -- 4: inline ---------------------------------------------------------------------------
+
+    def _run_inline(self, d: Delivery) -> None:
+        """A sync handler runs here and now, unless an earlier record of its job is still waiting
+        for a retry."""
+        if self._dropped(d):
+            return
+        lanes = self._lanes
+        if lanes and d.key in lanes:
+            self._join_lane(d)
+            return
+        if self._prepare(d):
+            wait_s = self._attempt_inline(d)
+            if wait_s is not None:
+                lanes[d.key] = None
+                self._active.add(d)
+                self._later(d, wait_s)
+                return
+        self._finished.append(d)
+
+    def _attempt_inline(self, d: Delivery) -> float | None:
+        """One run; seconds until the next, or None when `d.out` is final."""
+        d.attempt += 1
+        d.started_us = now_us()
+        traceparent = self._writer.traceparent(d)
+        job = self._context(d, traceparent)
+        token = self._hop_context.enter(traceparent)  # 2
+        try:
+            outcome = self._handler(d.model, job)
+            self._conclude(d, outcome, traceparent)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
+            return self._judge(d, e)
+        finally:
+            self._hop_context.leave(token)
+        return None
+
+    # -- 4: concurrent -----------------------------------------------------------------------
+
+    def _admit(self, d: Delivery) -> None:
+        if not self._prepare(d):
+            # A dead letter, too, comes after the earlier records of its job.
+            if d.key not in self._lanes:
+                self._complete(d)
+                return
+        if d.key in self._lanes:
+            self._join_lane(d)
+            return
+        self._lanes[d.key] = None
+        self._active.add(d)
+        self._runnable.append(d)
+        self._start_more()
+
+    def _start_more(self) -> None:
+        limit = self._stage.concurrency
+        while self._runnable and self._running < limit:
+            d = self._runnable.popleft()
+            if d.out or d.model is None:
+                self._end_lane_head(d)
+            elif self._dropped(d):
+                self._leave(d)
+            elif self._is_async:
+                self._running += 1
+                d.task = asyncio.get_running_loop().create_task(self._run_concurrent(d))
+            else:
+                wait_s = self._attempt_inline(d)
+                if wait_s is None:
+                    self._end_lane_head(d)
+                else:
+                    self._later(d, wait_s)
+
+    async def _run_concurrent(self, d: Delivery) -> None:
+        d.attempt += 1
+        d.started_us = now_us()
+        traceparent = self._writer.traceparent(d)
+        # The task has a context of its own, so there is nothing to leave afterwards.
+        self._hop_context.enter(traceparent)  # 2
+        wait_s: float | None = None
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                outcome = await self._handler(d.model, self._context(d, traceparent))
+            self._conclude(d, outcome, traceparent)
+        except asyncio.CancelledError as e:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                self._running -= 1
+                self._drop(d)
+                self._start_more()
+                return
+            wait_s = self._judge(d, e)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
+            wait_s = self._judge(d, e)
+        self._running -= 1
+        d.task = None
+        if wait_s is None:
+            self._end_lane_head(d)
+        elif self._dropped(d):
+            self._leave(d)
+        else:
+            self._later(d, wait_s)
+        self._start_more()
+
+    # -- 1 and 5 -----------------------------------------------------------------------------
+
+    def _prepare(self, d: Delivery) -> bool:
+        """Validate. False when the record's fate is decided: a tombstone or a dead letter."""
+        value = d.message.value()
+        if value is None:
+            return False
+        if d.fault is None and len(value) > self._max_payload_bytes:
+            d.fault = f"it has {len(value)} bytes; the limit is {self._max_payload_bytes}"
+        if d.fault is not None:
+            self._dead_letter(d, "bad_record", f"The record at {d.place} is unusable: {d.fault}.")
+            return False
+        try:
+            d.model = self._validate(value)
+        except ValidationError as e:
+            self._dead_letter(d, "bad_record", _explain(d, e, self._stage.input))
+            return False
+        return True
+
+    def _conclude(self, d: Delivery, outcome: Any, traceparent: str) -> None:
+        if isinstance(outcome, Retry):
+            raise _Again(outcome.after.total_seconds(), outcome.reason)
+        self._writer.outcome(d, outcome, traceparent, now_us())  # 5
+
+    def _judge(self, d: Delivery, error: BaseException) -> float | None:
+        """By blame: seconds until the next run, or None once `d.out` holds a dead letter."""
+        d.out.clear()
+        match error:
+            case BadWorld():
+                d.attempt -= 1
+                log.warning("stage_paused", stage=self._stage.name, job=d.job_id, why=error.message)
+                return _WORLD_BACKOFF.wait_seconds(2, self._rng)
+            case EffectParked():
+                self._dead_letter(d, error.kind, error.message, Status.WAITING)
+                return None
+            case BadRecord() | BadSetup():
+                self._dead_letter(d, getattr(error, "kind", "bad_setup"), error.message)
+                return None
+        wait_s = self._stage.retry.wait_seconds(d.attempt, self._rng)
+        if wait_s is None:
+            message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            self._dead_letter(
+                d, "handler_failed", f"Stage {self._stage.name} failed {d.attempt} times: {message}"
+            )
+            return None
+        if isinstance(error, _Again):
+            wait_s = max(wait_s, error.after_s)
+        log.info(
+            "retry",
+            stage=self._stage.name,
+            job=d.job_id,
+            attempt=d.attempt,
+            wait_s=round(wait_s, 3),
+            error=type(error).__name__,
+        )
+        return wait_s
+
+    def _dead_letter(
+        self, d: Delivery, kind: str, message: str, status: Status = Status.FAILED
+    ) -> None:
+        error = JobError(kind=kind, message=message[:2000])
+        self._writer.dead_letter(d, error, now_us(), status=status)
+
+    def _context(self, d: Delivery, traceparent: str) -> Context:
+        return Context(
+            d.job_id,
+            self._flow_name,
+            self._stage.name,
+            d.seq,
+            d.attempt,
+            traceparent,
+            self._effects,
+        )
+
+    # -- order per job -----------------------------------------------------------------------
+
+    def _join_lane(self, d: Delivery) -> None:
+        lane = self._lanes[d.key]
+        if lane is None:
+            lane = self._lanes[d.key] = deque()
+        if d.model is None and not d.out:
+            self._prepare(d)
+        self._active.add(d)
+        lane.append(d)
+
+    def _end_lane_head(self, d: Delivery) -> None:
+        self._complete(d)
+        self._leave(d)
+
+    def _leave(self, d: Delivery) -> None:
+        """`d` is no longer in work: the next record of its job may run."""
+        self._active.discard(d)
+        lane = self._lanes.get(d.key)
+        if lane:
+            self._runnable.append(lane.popleft())
+            # From the loop, not from here: a long lane must not become a deep stack.
+            asyncio.get_running_loop().call_soon(self._start_more)
+        else:
+            self._lanes.pop(d.key, None)
+        if not self._active:
+            self._idle.set()
+
+    def _later(self, d: Delivery, wait_s: float) -> None:
+        d.task = asyncio.get_running_loop().call_later(wait_s, self._again, d)
+
+    def _again(self, d: Delivery) -> None:
+        d.task = None
+        self._runnable.appendleft(d)
+        self._start_more()
+
+    # -- 6 and 7 -----------------------------------------------------------------------------
+
+    def _complete(self, d: Delivery) -> None:
+        self._finished.append(d)
+        if not self._flush_due:
+            self._flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_due = False
+        if self._finished:
+            self._commits.add(self._finished)
+            self._finished = []
+
+    def _dropped(self, d: Delivery) -> bool:
+        """True, and the delivery given back, when its partition is gone or the worker stops."""
+        if d.tracker.live and not self._stopping:
+            return False
+        self._budget.release([d])
+        return True
+
+    def _drop(self, d: Delivery) -> None:
+        self._budget.release([d])
+        self._leave(d)
+
+    def end(self, trackers: Sequence[Tracker]) -> None:
+        """Partitions are gone: cancel what is in work for them; the next owner does it again."""
+        gone = set(trackers)
+        self._cancel([d for d in self._active if d.tracker in gone])
+
+    def _cancel(self, deliveries: Sequence[Delivery]) -> None:
+        for d in deliveries:
+            if isinstance(d.task, asyncio.TimerHandle):
+                d.task.cancel()
+                d.task = None
+                self._drop(d)
+            elif d.task is not None:
+                d.task.cancel()
+
+    async def stop(self, grace_s: float) -> None:
+        """Start nothing new, give running handlers `grace_s`, cancel the rest."""
+        self._stopping = True
+        self._cancel([d for d in self._active if isinstance(d.task, asyncio.TimerHandle)])
+        self._start_more()
+        for wait_s in (grace_s, grace_s + 1):
+            self._idle.clear()
+            if not self._active:
+                break
+            try:
+                await asyncio.wait_for(self._idle.wait(), wait_s)
+            except TimeoutError:
+                log.warning("grace_over", stage=self._stage.name, cancelled=len(self._active))
+                self._cancel(list(self._active))
+        self._flush()
+
+
+def _explain(d: Delivery, error: ValidationError, model: type[BaseModel]) -> str:
+    """Which fields are wrong and how; never their values, which may be private."""
+    faults = "; ".join(
+        f"{'.'.join(map(str, x['loc'])) or 'the whole'}: {x['msg']}"
+        for x in error.errors(include_url=False, include_context=False, include_input=False)[:5]
+    )
+    return f"The record at {d.place} is no {model.__name__}: {faults}."

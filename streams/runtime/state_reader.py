@@ -1,0 +1,210 @@
+"""Reads `job-state` for an agent that keeps its own positions: the projector and the tracer.
+
+The group only shares out partitions; what is applied is known by `positions`, never by the group's
+offsets, so a zombie member can at most read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from threading import Event, Semaphore, Thread
+
+import structlog
+
+from streams.config import Settings
+from streams.errors import BadSetup, BadWorld, Fenced
+from streams.kafka import (
+    Consumer,
+    KafkaError,
+    Message,
+    TopicFacts,
+    TopicPartition,
+    group_consumer,
+)
+from streams.state.fold import StateRecord
+from streams.state.projector import Move
+
+log = structlog.get_logger(__name__)
+
+_BATCH_RECORDS = 5_000
+_POLL_S = 0.1
+#: Batches that may be delivered and not yet done.
+_AHEAD = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StateBatch:
+    """Records of `job-state` and the moves that they make; of one `epoch` of the reader."""
+
+    records: Sequence[StateRecord]
+    moves: Sequence[Move]
+    epoch: int
+
+
+class StateReader:
+    """A polling thread that delivers `StateBatch`es; the agent calls `done` after each.
+
+    `positions` tells the next offset of each partition (0 where it names none); it is asked at each
+    assignment and after `reset`. `fail` gets an error after which the worker cannot go on.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: TopicFacts,
+        group: str,
+        *,
+        positions: Callable[[], Awaitable[dict[int, int]]],
+        deliver: Callable[[StateBatch], None],
+        fail: Callable[[BaseException], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._settings, self._topic, self._group = settings, topic, group
+        self._positions, self._deliver, self._fail, self._loop = positions, deliver, fail, loop
+        self._next: dict[int, int] = {}
+        self._room = Semaphore(_AHEAD)
+        self._stop = Event()
+        self._reset = Event()
+        self._broken: BaseException | None = None
+        self._thread = Thread(target=self._run, name=f"poll {group}", daemon=True)
+        #: Batches of an older epoch were read from positions that no longer hold: drop them.
+        self.epoch = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def done(self) -> None:
+        """A batch was applied or dropped."""
+        self._room.release()
+
+    def reset(self) -> None:
+        """Positions moved under the reader: ask for them again and read from there."""
+        self._reset.set()
+
+    def stop(self, timeout_s: float) -> bool:
+        self._stop.set()
+        self._room.release()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        member = self._settings.names.member(self._group, self._settings.slot)
+        try:
+            consumer = group_consumer(self._settings, self._group, member, tell_ends=True)
+            try:
+                consumer.subscribe(
+                    [self._topic.name],
+                    on_assign=self._on_assign,
+                    on_revoke=self._on_revoke,
+                    on_lost=self._on_revoke,
+                )
+                while not self._stop.is_set():
+                    self._step(consumer)
+                    if self._broken is not None:
+                        raise self._broken
+            finally:
+                consumer.close()
+        except BaseException as e:
+            self._fail(e)
+
+    def _step(self, consumer: Consumer) -> None:
+        if self._reset.is_set():
+            self._reset.clear()
+            self._seek(consumer)
+        # Polling goes on for the group's sake while the agent is busy; nothing is taken then.
+        if not self._room.acquire(timeout=_POLL_S):
+            return
+        first = consumer.poll(_POLL_S)
+        messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
+        batch = self._batch(messages)
+        if batch is None:
+            self._room.release()
+        else:
+            self._deliver(batch)
+
+    def _batch(self, messages: Sequence[Message]) -> StateBatch | None:
+        records: list[StateRecord] = []
+        ends: dict[int, int] = {}
+        for m in messages:
+            partition, offset = m.partition(), m.offset()
+            if (error := m.error()) is not None:
+                # The end of a partition lies behind markers, which are no records.
+                if error.code() == KafkaError._PARTITION_EOF and partition in self._next:
+                    ends[partition] = max(ends.get(partition, 0), offset)
+                else:
+                    self._judge(error)
+                continue
+            if partition not in self._next or offset < self._next[partition]:
+                continue
+            ends[partition] = offset + 1
+            records.append(
+                StateRecord(
+                    topic=self._topic.name,
+                    topic_id=self._topic.topic_id,
+                    partition=partition,
+                    offset=offset,
+                    timestamp_ms=m.timestamp()[1],
+                    key=m.key(),
+                    value=m.value(),
+                )
+            )
+        moves = [Move(p, self._next[p], end) for p, end in ends.items() if end > self._next[p]]
+        if not moves:
+            return None
+        self._next.update((m.partition, m.to_offset) for m in moves)
+        return StateBatch(records, moves, self.epoch)
+
+    def _judge(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._PARTITION_EOF:
+            return
+        if error.code() == KafkaError.FENCED_INSTANCE_ID:
+            raise Fenced(
+                f"Another process runs as {self._group} with slot {self._settings.slot}. Give each "
+                "worker process a slot of its own (--slot)."
+            )
+        if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
+            raise BadSetup(f"{self._group} cannot go on reading {self._topic.name}: {error.str()}.")
+        log.warning("poll_error", group=self._group, error=error.str())
+
+    def _ask(self) -> dict[int, int]:
+        while not self._stop.is_set():
+            asked = asyncio.run_coroutine_threadsafe(_awaited(self._positions), self._loop)
+            try:
+                return asked.result(60)
+            except BadWorld as e:
+                log.warning("stage_paused", group=self._group, why=e.message)
+                time.sleep(0.5)
+        return {}
+
+    def _seek(self, consumer: Consumer) -> None:
+        self.epoch += 1
+        known = self._ask()
+        for partition in list(self._next):
+            self._next[partition] = known.get(partition, 0)
+            consumer.seek(TopicPartition(self._topic.name, partition, self._next[partition]))
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            known = self._ask() if partitions else {}
+            for tp in partitions:
+                self._next[tp.partition] = tp.offset = known.get(tp.partition, 0)
+            consumer.incremental_assign(partitions)
+            log.info("assigned", group=self._group, partitions=[p.partition for p in partitions])
+        except BaseException as e:
+            self._broken = e
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        try:
+            for tp in partitions:
+                self._next.pop(tp.partition, None)
+            consumer.incremental_unassign(partitions)
+        except BaseException as e:
+            self._broken = e
+
+
+async def _awaited(ask: Callable[[], Awaitable[dict[int, int]]]) -> dict[int, int]:
+    return await ask()

@@ -1,0 +1,134 @@
+"""The agents on `job-state`: the projector (into Postgres) and the tracer (to a collector)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import structlog
+from pydantic import ValidationError
+
+from schemas.state import JobState
+from streams.config import Settings
+from streams.errors import BadWorld
+from streams.kafka import TopicFacts
+from streams.postgres import Pool
+from streams.runtime.services import Fail, Put
+from streams.runtime.state_reader import StateBatch, StateReader
+from streams.state.projector import Moved, Projection
+from streams.tracing import SpanSink, TracerPositions
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_S = 0.5
+
+
+class _StateService:
+    """Common life of both: a reader thread, batches one by one, a retry while the world is bad."""
+
+    name: str
+    help: str
+
+    def __init__(self, settings: Settings, pool: Pool, group: str) -> None:
+        self._settings, self._pool, self._group = settings, pool, group
+        self.topic = settings.names.job_state_topic
+        self._reader: StateReader | None = None
+
+    def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
+        """Prepare for `facts`; returns what tells the positions to read from."""
+        raise NotImplementedError
+
+    async def _do(self, batch: StateBatch) -> None:
+        raise NotImplementedError
+
+    async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
+        self._reader = StateReader(
+            self._settings,
+            facts,
+            self._group,
+            positions=self._open(facts),
+            deliver=put,
+            fail=fail,
+            loop=asyncio.get_running_loop(),
+        )
+        self._reader.start()
+
+    async def run(self, stream: AsyncIterator[StateBatch]) -> None:
+        async for batch in stream:
+            assert self._reader is not None
+            try:
+                while batch.epoch == self._reader.epoch:
+                    try:
+                        await self._do(batch)
+                        break
+                    except BadWorld as e:
+                        log.warning("stage_paused", stage=self.name, why=e.message)
+                        await asyncio.sleep(_PAUSE_S)
+            finally:
+                self._reader.done()
+
+    async def stop(self) -> None:
+        if self._reader is not None:
+            await asyncio.to_thread(self._reader.stop, self._settings.commit_timeout_s)
+
+
+class ProjectorService(_StateService):
+    """`job-state` into Postgres, exactly once: offsets move in the transaction of the rows."""
+
+    name = "projector"
+    help = "Fold job-state into Postgres (jobs, job_history)."
+
+    def __init__(self, settings: Settings, pool: Pool) -> None:
+        super().__init__(settings, pool, settings.names.projector_group)
+        self._projection: Projection | None = None
+
+    def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
+        self._projection = Projection(
+            self._pool, self._settings, topic=self.topic, topic_id=facts.topic_id
+        )
+        return self._projection.positions
+
+    async def _do(self, batch: StateBatch) -> None:
+        assert self._projection is not None
+        assert self._reader is not None
+        try:
+            await self._projection.apply(batch.records, batch.moves)
+        except Moved as e:
+            log.info("projection_moved", why=e.message)
+            self._reader.reset()
+
+
+class TracerService(_StateService):
+    """Hop spans of committed states to the collector: at least once, always with the same ids."""
+
+    name = "tracer"
+    help = "Export the hop spans of committed states by OTLP."
+
+    def __init__(self, settings: Settings, pool: Pool) -> None:
+        super().__init__(settings, pool, settings.names.tracer_group)
+        self._positions: TracerPositions | None = None
+        self._sink = SpanSink()
+
+    def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
+        self._positions = TracerPositions(self._pool, self._settings, facts.topic_id)
+        return self._positions.load
+
+    async def _do(self, batch: StateBatch) -> None:
+        assert self._positions is not None
+        states = [s for r in batch.records if (s := _parse(r.value)) is not None]
+        await asyncio.to_thread(self._sink.export, states)
+        await self._positions.advance({m.partition: m.to_offset for m in batch.moves})
+
+    async def stop(self) -> None:
+        await super().stop()
+        self._sink.close()
+
+
+def _parse(value: bytes | None) -> JobState | None:
+    """None for tombstones and for what is no state: the projector keeps and reports those."""
+    if value is None:
+        return None
+    try:
+        return JobState.model_validate_json(value)
+    except ValidationError:
+        return None

@@ -1,0 +1,96 @@
+"""Step 3 of the stage loop: records that may have been seen before are checked, in batches.
+
+A hand-off that our own transaction wrote, read for the first time, cannot be a duplicate and pays
+nothing. Suspects are new jobs (claimed by their coordinates) and whatever a group that was reset
+brings again (looked up in what the projection knows as finished).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+import structlog
+
+from streams.config import Settings
+from streams.errors import BadWorld
+from streams.kafka import admin_client, describe_topics, end_offsets
+from streams.ledger.suspects import Suspect, SuspectCheck, Verdict
+from streams.runtime.delivery import Delivery
+from streams.runtime.tracker import Tracker
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_PAUSE_S = 0.5
+
+
+class SuspectGate:
+    """Decides which deliveries run. Waits as long as Postgres is away: nothing is guessed."""
+
+    def __init__(self, settings: Settings, group: str, check: SuspectCheck) -> None:
+        self._settings, self._group, self._check = settings, group, check
+        self.skipped = 0
+
+    @staticmethod
+    def is_suspect(d: Delivery) -> bool:
+        horizon = d.tracker.horizon
+        return d.claimable or horizon is None or d.offset <= horizon
+
+    async def screen(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
+        """Those of `deliveries` that are duplicates or finished already; the others are to run."""
+        for tracker in {d.tracker for d in deliveries}:
+            if tracker.horizon is None:
+                tracker.horizon = await self._persist(lambda t=tracker: self._horizon(t))
+        asked = [d for d in deliveries if self.is_suspect(d)]
+        suspects = [
+            Suspect(
+                trace_id=d.job_id,
+                seq=d.seq,
+                topic_id=d.tracker.topic_id,
+                partition=d.tracker.partition,
+                offset=d.offset,
+                claim=d.claimable,
+                check_finished=d.offset <= (-1 if d.tracker.horizon is None else d.tracker.horizon),
+            )
+            for d in asked
+        ]
+        verdicts = await self._persist(lambda: self._check.check(suspects))
+        skipped = [d for d, v in zip(asked, verdicts, strict=True) if v is not Verdict.RUN]
+        if skipped:
+            self.skipped += len(skipped)
+            log.info("skipped", group=self._group, records=len(skipped), total=self.skipped)
+        return skipped
+
+    async def _horizon(self, tracker: Tracker) -> int:
+        """Highest offset that was ever consumed, once the projection has seen all of job-state."""
+        ends = await asyncio.to_thread(self._job_state_ends)
+        topic_id, wanted = ends
+        while True:
+            have = await self._check.projected_offsets(topic_id)
+            behind = {p: end for p, end in wanted.items() if have.get(p, 0) < end}
+            if not behind:
+                return await self._check.consumed_horizon(tracker.topic_id, tracker.partition)
+            log.warning(
+                "waiting_for_projection",
+                group=self._group,
+                partition=tracker.partition,
+                behind=behind,
+                why="its offset was reset by a tool; what is finished must be known first",
+            )
+            await asyncio.sleep(_PAUSE_S)
+
+    def _job_state_ends(self) -> tuple[object, dict[int, int]]:
+        topic = self._settings.names.job_state_topic
+        with admin_client(self._settings) as admin:
+            facts = describe_topics(self._settings, admin, [topic])[topic]
+            return facts.topic_id, end_offsets(self._settings, admin, facts)
+
+    async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await ask()
+            except BadWorld as e:
+                log.warning("stage_paused", group=self._group, why=e.message)
+                await asyncio.sleep(_PAUSE_S)

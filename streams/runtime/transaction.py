@@ -1,0 +1,158 @@
+"""One transactional producer and what to make of its errors (decision 3, rules 4 to 6)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from enum import Enum
+from typing import Any, TypeVar
+
+import structlog
+
+from streams.config import Settings
+from streams.crashpoints import reach
+from streams.errors import BadSetup
+from streams.kafka import (
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+    transactional_producer,
+)
+from streams.runtime.delivery import OutRecord
+
+log = structlog.get_logger(__name__)
+T = TypeVar("T")
+
+_RETRY_PAUSE_S = 0.1
+
+
+class Verdict(Enum):
+    """What is known about a transaction after the attempt to commit it."""
+
+    COMMITTED = "committed"
+    #: Aborted for certain: the same results may be committed again.
+    ABORTED = "aborted"
+    #: It may have happened. Only the committed offsets can tell.
+    UNKNOWN = "unknown"
+
+
+class Transactor:
+    """Commits batches of records with input offsets, one at a time. Used by one thread.
+
+    `stopping` is asked while Kafka is away, so that a stop is not held up by retries.
+    """
+
+    def __init__(
+        self, settings: Settings, transactional_id: str, stopping: Callable[[], bool]
+    ) -> None:
+        self._settings = settings
+        self._id = transactional_id
+        self._stopping = stopping
+        self._producer: Producer | None = None
+        #: A transport error, time-out or retry was seen: a late request may still be under way.
+        self._tainted = False
+
+    def open(self) -> bool:
+        """A producer with our id: fences a predecessor, ends what it left open. False: stopped.
+
+        Waits as long as Kafka is away. Raises `BadSetup` when Kafka refuses for good.
+        """
+        self.close()
+        while not self._stopping():
+            producer = transactional_producer(self._settings, self._id, self._on_error)
+            try:
+                producer.init_transactions(self._settings.commit_timeout_s)
+            except KafkaException as e:
+                error: KafkaError = e.args[0]
+                if not _may_pass(error):
+                    raise BadSetup(
+                        f"Kafka does not let {self._id} write in transactions: {error.str()}."
+                    ) from e
+                log.warning("kafka_away", transactional_id=self._id, error=error.str())
+                time.sleep(_RETRY_PAUSE_S)
+                continue
+            self._producer, self._tainted = producer, False
+            return True
+        return False
+
+    def close(self) -> None:
+        if self._producer is not None:
+            # What is still queued belongs to a transaction that is over.
+            self._producer.purge()
+            self._producer = None
+
+    def commit(
+        self, records: Iterable[OutRecord], offsets: list[TopicPartition], metadata: Any
+    ) -> Verdict:
+        """Write `records` and `offsets` in one transaction."""
+        if (self._producer is None or self._tainted) and not self.open():
+            return Verdict.ABORTED
+        producer = self._producer
+        assert producer is not None
+        timeout_s = self._settings.commit_timeout_s
+        try:
+            producer.begin_transaction()
+            self._produce(producer, records)
+            reach("commit.produced")
+            self._settle(lambda: producer.send_offsets_to_transaction(offsets, metadata, timeout_s))
+            reach("commit.offsets_sent")
+            self._settle(lambda: producer.commit_transaction(timeout_s))
+            reach("commit.committed")
+        except KafkaException as e:
+            return self._resolve(producer, e.args[0])
+        return Verdict.COMMITTED
+
+    def _produce(self, producer: Producer, records: Iterable[OutRecord]) -> None:
+        produce = producer.produce
+        for topic, key, value, headers in records:
+            while True:
+                try:
+                    produce(topic, value, key, headers=headers)
+                    break
+                except BufferError:
+                    producer.poll(_RETRY_PAUSE_S)
+
+    def _settle(self, call: Callable[[], T]) -> T:
+        """Repeat the same call on the same producer while its error says that this is right."""
+        deadline = time.monotonic() + self._settings.commit_timeout_s
+        while True:
+            try:
+                return call()
+            except KafkaException as e:
+                self._tainted = True
+                error: KafkaError = e.args[0]
+                if not error.retriable() or error.txn_requires_abort():
+                    raise
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_PAUSE_S)
+
+    def _resolve(self, producer: Producer, error: KafkaError) -> Verdict:
+        log.warning("commit_failed", transactional_id=self._id, error=error.str())
+        if not error.txn_requires_abort():
+            self._tainted = True
+            return Verdict.UNKNOWN
+        try:
+            self._settle(lambda: producer.abort_transaction(self._settings.commit_timeout_s))
+        except KafkaException as e:
+            log.warning("abort_failed", transactional_id=self._id, error=e.args[0].str())
+            self._tainted = True
+            return Verdict.UNKNOWN
+        return Verdict.ABORTED
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._tainted = True
+        log.debug("producer_error", transactional_id=self._id, error=error.str())
+
+
+def _may_pass(error: KafkaError) -> bool:
+    """Whether trying again later makes sense while opening a producer."""
+    return bool(error.retriable()) or error.code() in (
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._RESOLVE,
+        KafkaError.CONCURRENT_TRANSACTIONS,
+        KafkaError.INVALID_PRODUCER_EPOCH,
+    )

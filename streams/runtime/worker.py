@@ -1,0 +1,64 @@
+"""One worker process, until it is told to stop or cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+
+import structlog
+
+from streams.config import Settings
+from streams.crashpoints import arm
+from streams.errors import BadSetup, BadWorld, Fenced
+from streams.flow import Flow
+from streams.runtime.app import HandoffApp, faust_app
+
+log = structlog.get_logger(__name__)
+
+#: Exit codes, as in `handoff worker --help`.
+STOPPED, CRASHED, SETUP, WORLD, FENCED = 0, 1, 2, 3, 4
+
+
+def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
+    """Run `stages` of `flow` (all, and the projector, when empty) in this process; an exit code.
+
+    SIGTERM and SIGINT stop it gracefully: finished work is committed, running handlers get
+    `grace_s`, the rest is released for the next owner. After SIGKILL the same slot goes on at once.
+    """
+    arm(settings.crash_point)
+    app = faust_app(flow, stages, settings)
+    asyncio.run(_serve(app))
+    return _exit_code(app.failure)
+
+
+async def _serve(app: HandoffApp) -> None:
+    loop = asyncio.get_running_loop()
+    told = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told.set)
+    try:
+        await app.start()
+        waiters = [asyncio.ensure_future(w) for w in (told.wait(), app.wait_until_stopped())]
+        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        for waiter in waiters:
+            waiter.cancel()
+    except (BadSetup, BadWorld, Fenced) as e:
+        app.failure = app.failure or e
+        log.error("worker_stops", why=e.message)
+    finally:
+        await app.stop()
+
+
+def _exit_code(failure: BaseException | None) -> int:
+    match failure:
+        case None:
+            return STOPPED
+        case BadSetup():
+            return SETUP
+        case BadWorld():
+            return WORLD
+        case Fenced():
+            return FENCED
+        case _:
+            return CRASHED

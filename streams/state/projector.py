@@ -1,0 +1,199 @@
+"""The projection: `job-state` applied to Postgres, exactly once.
+
+Failure table: infra/decisions/0005-projection.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from streams.config import Settings
+from streams.errors import HandoffError
+from streams.postgres import Conn, Pool, array_literal, load_queries, pooled
+from streams.state.fold import Folded, Rejected, StateRecord, Step, fold
+
+_SQL: Final = load_queries("streams.state")
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a batch does to one partition: read from `from_offset` on, done before `to_offset`.
+
+    `from_offset` is the position that the reader believes in, not the first record's offset: topics
+    have gaps. A partition that was never applied stands at 0.
+    """
+
+    partition: int
+    from_offset: int
+    to_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What a committed batch changed: rows of `jobs`, new rows of `job_history`, and the rest."""
+
+    records: int
+    jobs: int
+    history: int
+    tombstones: int
+    rejected: tuple[Rejected, ...]
+    #: Next offset of each partition that moved.
+    positions: dict[int, int]
+
+
+class Moved(HandoffError):
+    """Somebody else has moved the projection; the batch changed nothing.
+
+    `positions` says where the partitions stand now: seek there and go on. It is the end of a zombie,
+    the answer to a commit of unknown outcome, and what a running projector sees after a rebuild.
+
+    Operator action: none; two projectors that keep moving each other share a slot (`--slot`).
+    """
+
+    def __init__(self, message: str, *, positions: dict[int, int], **fields: object) -> None:
+        super().__init__(message, positions=positions, **fields)
+        self.positions = positions
+
+
+def moves_of(records: Iterable[StateRecord], positions: Mapping[int, int]) -> list[Move]:
+    """The moves of a batch that was read from `positions` on."""
+    ends: dict[int, int] = {}
+    for record in records:
+        ends[record.partition] = max(ends.get(record.partition, 0), record.next_offset)
+    return [Move(p, positions.get(p, 0), end) for p, end in sorted(ends.items())]
+
+
+class Projection:
+    """Applies batches of one `job-state` topic. Safe to use from several tasks and processes.
+
+    After a crash at any instruction a batch has been applied whole or not at all, and `positions`
+    tells which.
+    """
+
+    def __init__(self, pool: Pool, settings: Settings, *, topic: str, topic_id: UUID) -> None:
+        self._pool = pool
+        self._settings = settings
+        self._topic = topic
+        self._topic_id = topic_id
+
+    async def positions(self) -> dict[int, int]:
+        """Next offset to read of each partition; one that is missing starts at 0.
+
+        Raises `BadWorld`.
+        """
+        async with pooled(self._pool, self._settings) as conn:
+            cursor = await conn.execute(_SQL["positions"], {"topic_id": self._topic_id})
+            return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
+
+    async def apply(self, records: Sequence[StateRecord], moves: Sequence[Move]) -> Applied:
+        """Fold `records` into `jobs`, append them to `job_history`, advance by `moves`; or nothing.
+
+        Each record lies within a move; a move may hold none (only markers were read). Records that
+        are no valid state are kept in `projection_rejects` and returned.
+
+        Raises `Moved` when a partition does not stand where its move begins; `BadWorld` when
+        Postgres fails: then the outcome is unknown, and the same call again finds out.
+        """
+        self._check(records, moves)
+        folded = fold(records)
+        async with pooled(self._pool, self._settings) as conn, conn.transaction():
+            # 1 Positions first: a zombie is turned away before it writes a row.
+            await self._advance(conn, moves)
+            # 2 Rows.
+            history, jobs = await _write_steps(conn, folded)
+            await _keep_rejects(conn, folded.rejected)
+            # 3 Commit, by leaving the transaction.
+        for each in folded.rejected:
+            _log.warning("job-state record rejected", place=each.record.place, reason=each.reason)
+        return Applied(
+            records=len(records),
+            jobs=jobs,
+            history=history,
+            tombstones=folded.tombstones,
+            rejected=tuple(folded.rejected),
+            positions={m.partition: m.to_offset for m in moves},
+        )
+
+    def _check(self, records: Sequence[StateRecord], moves: Sequence[Move]) -> None:
+        """A batch that contradicts itself is the caller's fault, not the record's: `ValueError`."""
+        ranges = {m.partition: range(m.from_offset, m.to_offset) for m in moves}
+        if len(ranges) != len(moves) or any(m.to_offset < m.from_offset for m in moves):
+            raise ValueError(f"Moves of {self._topic} overlap or run backwards: {moves}.")
+        for record in records:
+            if record.topic_id != self._topic_id:
+                raise ValueError(f"{record.place} is not of {self._topic} ({self._topic_id}).")
+            if record.offset not in ranges.get(record.partition, ()):
+                raise ValueError(f"{record.place} lies outside of the batch's moves: {moves}.")
+
+    async def _advance(self, conn: Conn, moves: Sequence[Move]) -> None:
+        """Compare-and-set of all positions; the row locks are held until the commit."""
+        held = await self._lock(conn, moves)
+        if len(held) < len(moves):
+            await conn.execute(_SQL["seed_positions"], self._of(moves))
+            held = await self._lock(conn, moves)
+        moved = [m for m in moves if held[m.partition] != m.from_offset]
+        if moved:
+            first = moved[0]
+            raise Moved(
+                f"{self._topic}[{first.partition}] of the projection stands at "
+                f"{held[first.partition]}, not at {first.from_offset}: another projector applied "
+                "records, or the projection is being rebuilt. This batch changed nothing.",
+                positions=held,
+                topic=self._topic,
+            )
+        await conn.execute(_SQL["advance_positions"], self._of(moves))
+
+    async def _lock(self, conn: Conn, moves: Sequence[Move]) -> dict[int, int]:
+        cursor = await conn.execute(_SQL["lock_positions"], self._of(moves))
+        return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
+
+    def _of(self, moves: Sequence[Move]) -> dict[str, object]:
+        return {
+            "topic": self._topic,
+            "topic_id": self._topic_id,
+            "partitions": [m.partition for m in moves],
+            "to_offsets": [m.to_offset for m in moves],
+        }
+
+
+async def _write_steps(conn: Conn, folded: Folded) -> tuple[int, int]:
+    """Rows added to `job_history` and changed in `jobs`: one COPY feeds both."""
+    if not folded.steps:
+        return 0, 0
+    await conn.execute(_SQL["create_staging"])
+    async with conn.cursor() as cursor, cursor.copy(_SQL["copy_steps"]) as copy:
+        for step in folded.steps:
+            await copy.write_row(_staged(step, is_last=folded.last[step.trace_id] is step))
+    history = await conn.execute(_SQL["append_history"])
+    jobs = await conn.execute(_SQL["upsert_jobs"])
+    return history.rowcount, jobs.rowcount
+
+
+def _staged(step: Step, *, is_last: bool) -> tuple[object, ...]:
+    # Lists and times as text: psycopg's own conversion of the two costs as much as all other fields.
+    return (*step[:-2], array_literal(step.handed_to), step.updated_at.isoformat(), is_last)
+
+
+async def _keep_rejects(conn: Conn, rejected: Sequence[Rejected]) -> None:
+    async with conn.cursor() as cursor:
+        await cursor.executemany(_SQL["keep_reject"], [_reject_row(each) for each in rejected])
+
+
+def _reject_row(rejected: Rejected) -> dict[str, object]:
+    record = rejected.record
+    return {
+        "topic_id": record.topic_id,
+        "partition": record.partition,
+        "offset": record.offset,
+        "topic": record.topic,
+        "timestamp_ms": record.timestamp_ms,
+        "key": record.key,
+        "value": record.value,
+        "reason": rejected.reason,
+    }

@@ -1,0 +1,82 @@
+-- The projector's statements: one transaction per batch.
+
+-- name: positions
+-- Next offset of each partition that was ever applied; a partition without a row stands at 0.
+SELECT "partition", next_offset FROM projection_offsets WHERE topic_id = %(topic_id)s;
+
+-- name: seed_positions
+-- A row to lock for partitions that have none.
+INSERT INTO projection_offsets (topic_id, "partition", next_offset, topic)
+SELECT %(topic_id)s, p, 0, %(topic)s FROM unnest(%(partitions)s::int[]) AS p ORDER BY p
+ON CONFLICT DO NOTHING;
+
+-- name: lock_positions
+-- In one order, so that two projectors cannot deadlock; a zombie waits here and then reads the truth.
+SELECT "partition", next_offset FROM projection_offsets
+WHERE topic_id = %(topic_id)s AND "partition" = ANY (%(partitions)s)
+ORDER BY "partition" FOR UPDATE;
+
+-- name: advance_positions
+UPDATE projection_offsets AS held
+SET next_offset = moved.to_offset, topic = %(topic)s, updated_at = now()
+FROM unnest(%(partitions)s::int[], %(to_offsets)s::bigint[]) AS moved ("partition", to_offset)
+WHERE held.topic_id = %(topic_id)s AND held."partition" = moved."partition";
+
+-- name: create_staging
+-- Lives as long as the connection; emptied at each commit.
+CREATE TEMP TABLE IF NOT EXISTS staged_steps (LIKE job_history, parent text, is_last boolean)
+ON COMMIT DELETE ROWS;
+
+-- name: copy_steps
+-- The order of the fields of `fold.Step`.
+COPY staged_steps (
+    topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts,
+    data, error, usage, link, worker,
+    consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
+    born_us, produced_us, polled_us, started_us, finished_us, committed_us,
+    parent, handed_to, updated_at, is_last
+) FROM STDIN;
+
+-- name: append_history
+INSERT INTO job_history (
+    topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts, handed_to,
+    data, error, usage, link, worker,
+    consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
+    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at
+)
+SELECT
+    topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts, handed_to,
+    data, error, usage, link, worker,
+    consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
+    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at
+FROM staged_steps
+ON CONFLICT DO NOTHING;
+
+-- name: upsert_jobs
+-- The guard by seq makes late and repeated records harmless.
+INSERT INTO jobs (
+    trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
+    born_at, updated_at
+)
+SELECT
+    trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
+    timestamptz 'epoch' + born_us * interval '1 microsecond', updated_at
+FROM staged_steps
+WHERE is_last
+ORDER BY trace_id
+ON CONFLICT (trace_id) DO UPDATE SET
+    flow = excluded.flow, stage = excluded.stage, status = excluded.status, seq = excluded.seq,
+    attempts = excluded.attempts, data = excluded.data, error = excluded.error,
+    parent = excluded.parent, worker = excluded.worker, usage = excluded.usage,
+    handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at
+WHERE excluded.seq > jobs.seq;
+
+-- name: keep_reject
+INSERT INTO projection_rejects (
+    topic_id, "partition", "offset", topic, timestamp_ms, key, value, reason
+)
+VALUES (
+    %(topic_id)s, %(partition)s, %(offset)s, %(topic)s, %(timestamp_ms)s, %(key)s, %(value)s,
+    %(reason)s
+)
+ON CONFLICT DO NOTHING;
