@@ -11,13 +11,16 @@ import math
 import re
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import as_file, files
+from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
+
+#: The weights that ship.
+WEIGHTS: Final = Path(__file__).with_name("spam_weights.npz")
 
 BITS: Final = 18
 _MASK: Final = (1 << BITS) - 1
@@ -42,14 +45,14 @@ def features(subject: str, body: str) -> NDArray[np.uint32]:
     for mark, text in (("s ", subject[:SUBJECT_CHARS]), ("b ", body[:BODY_CHARS])):
         words = tokens(text)
         found.update([mark + word for word in words])
-        found.update([f"{mark}{a} {b}" for a, b in zip(words, words[1:], strict=False)])
+        found.update([f"{mark}{a} {b}" for a, b in pairwise(words)])
     hashed = [crc32(each.encode("utf-8", "surrogatepass")) & _MASK for each in found]
     return np.unique(np.array(hashed, dtype=np.uint32))
 
 
 @dataclass(frozen=True)
 class SpamModel:
-    """`weights` int8 of length 2^18; logit = scale * sum(weights of the buckets) / sqrt(n) + bias."""
+    """logit = scale * sum(weights of the n buckets) / sqrt(n) + bias; `weights` has 2^18."""
 
     weights: NDArray[np.int8]
     scale: float
@@ -87,5 +90,4 @@ def load(path: Path) -> SpamModel:
 @cache
 def shipped() -> SpamModel:
     """The model that ships with this package, read once per process."""
-    with as_file(files("agents") / "spam_weights.npz") as path:
-        return load(path)
+    return load(WEIGHTS)

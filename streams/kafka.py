@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 from uuid import UUID
 
 from confluent_kafka import (
@@ -47,6 +47,7 @@ __all__ = [
     "Message",
     "NewTopic",
     "Producer",
+    "Record",
     "TopicFacts",
     "TopicPartition",
     "admin_client",
@@ -54,11 +55,13 @@ __all__ = [
     "change_topic_config",
     "committed_offsets",
     "create_topic",
+    "delete_topics",
     "describe_topics",
     "end_offsets",
     "group_consumer",
     "idempotent_producer",
     "low_watermarks",
+    "pull",
     "reading_consumer",
     "seed_offsets",
     "topic_config",
@@ -82,6 +85,29 @@ class TopicFacts:
     name: str
     topic_id: UUID
     partitions: int
+
+
+class Record(Protocol):
+    """A consumed message without an error: the driver's `Message`, typed as it then is."""
+
+    def topic(self) -> str: ...
+    def partition(self) -> int: ...
+    def offset(self) -> int: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def headers(self) -> list[tuple[str, bytes]] | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+    def error(self) -> KafkaError | None: ...
+    def __len__(self) -> int: ...
+
+
+def pull(consumer: Consumer, max_records: int, wait_s: float) -> list[Record]:
+    """What there is, at most `max_records`; waits `wait_s` for the first only. May hold errors."""
+    first = consumer.poll(wait_s)
+    if first is None:
+        return []
+    rest = consumer.consume(max_records - 1, 0) if max_records > 1 else []
+    return cast("list[Record]", [first, *rest])
 
 
 def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[str, Any]:
@@ -354,3 +380,17 @@ def change_topic_config(
     with blame(settings, f"changing the settings of topic {name}"):
         futures = admin.incremental_alter_configs([resource], request_timeout=_ADMIN_TIMEOUT_S)
         futures[resource].result(_ADMIN_TIMEOUT_S)
+
+
+def delete_topics(settings: Settings, admin: AdminClient, names: Iterable[str]) -> None:
+    """Delete topics and all their records; those that are gone already are passed over."""
+    wanted = list(names)
+    if not wanted:
+        return
+    with blame(settings, "deleting topics"):
+        for future in admin.delete_topics(wanted, request_timeout=_ADMIN_TIMEOUT_S).values():
+            try:
+                future.result(_ADMIN_TIMEOUT_S)
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise

@@ -129,11 +129,31 @@ def _create_database(conn: SyncConn, name: str, where: str) -> bool:
     return True
 
 
+def with_database(settings: Settings, name: str) -> Settings:
+    """The same settings with another database of the same server."""
+    url = make_conninfo(settings.database_url, dbname=name)
+    return settings.model_copy(update={"database_url": url})
+
+
+def drop_database(settings: Settings) -> None:
+    """Drop the database of `settings`, its connections included; nothing if it is gone already."""
+    name = str(conninfo_to_dict(settings.database_url)["dbname"])
+    with connect(with_database(settings, "postgres")) as conn:
+        drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+        conn.execute(drop.format(sql.Identifier(name)))
+
+
 @contextmanager
 def blame(settings: Settings) -> Iterator[None]:
-    """Turn connection faults, time-outs and shutdowns of Postgres into `BadWorld`."""
+    """Turn connection faults, time-outs and shutdowns of Postgres into `BadWorld`, a schema that
+    is not there into `BadSetup`."""
     try:
         yield
+    except (psycopg.errors.UndefinedTable, psycopg.errors.UndefinedColumn) as e:
+        raise BadSetup(
+            f"The schema at {place(settings.database_url)} is not the one that this program needs "
+            f"({e.diag.message_primary}). Run `handoff db migrate`."
+        ) from e
     except (
         psycopg.OperationalError,
         psycopg.InterfaceError,

@@ -140,14 +140,13 @@ def _spec(name: str, config: dict[str, str], settings: Settings) -> TopicSpec:
 
 
 def groups(flow: Flow, settings: Settings) -> tuple[tuple[str, str], ...]:
-    """(group, topic) of every consumer group that reads the flow's topics."""
+    """(group, topic) of every group whose offsets are kept in Kafka; the agents on job-state keep
+    theirs in Postgres."""
     names = settings.names
-    of_stages = [
+    return tuple(
         (names.stage_group(flow.name, s.name), names.stage_topic(flow.name, s.name))
         for s in flow.stages
-    ]
-    state = names.job_state_topic
-    return (*of_stages, (names.projector_group, state), (names.tracer_group, state))
+    )
 
 
 def plan(flow: Flow, settings: Settings, admin: AdminClient | None = None) -> Plan:

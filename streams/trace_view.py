@@ -7,11 +7,11 @@ Times are epoch microseconds. A hop has three phases: queued (its record was on 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import pairwise
-from typing import Any
+
+from streams.state.views import Effect, Hop
 
 #: A stretch in which nothing works is drawn at most this share of all work long.
 _IDLE_SHARE = 0.5
@@ -22,27 +22,10 @@ COMPRESSED = "┄"
 
 
 @dataclass(frozen=True, slots=True)
-class Effect:
-    """A side effect of a hop, from the ledger; `took_us` is None while it is not settled."""
+class Lane:
+    """One hop and its times, in order: produced ≤ started ≤ finished ≤ committed."""
 
-    stage: str
-    name: str
-    status: str
-    calls: int
-    took_us: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One committed step of the job."""
-
-    seq: int
-    stage: str
-    status: str
-    attempts: int
-    to: tuple[str, ...]
-    worker: str | None
-    error: str | None
+    hop: Hop
     produced_us: int
     started_us: int
     finished_us: int
@@ -68,64 +51,48 @@ class Waterfall:
 
     job_id: str
     flow: str
+    status: str
     born_us: int
-    hops: tuple[Hop, ...]
-
-    @property
-    def status(self) -> str:
-        return self.hops[-1].status
+    lanes: tuple[Lane, ...]
 
     @property
     def total_us(self) -> int:
-        return max(h.committed_us for h in self.hops) - self.born_us
+        return max(lane.committed_us for lane in self.lanes) - self.born_us
 
 
-def waterfall(
-    history: Sequence[Mapping[str, Any]], effects: Iterable[Mapping[str, Any]] = ()
-) -> Waterfall:
-    """From rows of `job_history` (at least one) and `effects` of one job, in any order."""
-    rows = sorted(history, key=lambda r: (r["seq"], r["committed_us"]))
+def waterfall(history: Sequence[Hop], effects: Iterable[Effect] = ()) -> Waterfall:
+    """The story of one job from all its hops (at least one) and its rows of the ledger."""
+    hops = sorted(history, key=lambda h: (h.seq, h.committed_us))
     of_stage: dict[str, list[Effect]] = {}
-    for row in effects:
-        of_stage.setdefault(row["stage"], []).append(_effect(row))
-    hops = tuple(_hop(row, tuple(of_stage.get(row["stage"], ()))) for row in rows)
-    born = [row["born_us"] for row in rows if row["born_us"] is not None]
+    for effect in effects:
+        of_stage.setdefault(effect.stage, []).append(effect)
+    lanes = tuple(_lane(hop, tuple(of_stage.get(hop.stage, ()))) for hop in hops)
+    born = [hop.timing.born_us for hop in hops if hop.timing is not None]
     return Waterfall(
-        job_id=rows[0]["trace_id"],
-        flow=rows[0]["flow"],
-        born_us=min([*born, *(h.produced_us for h in hops)]),
-        hops=hops,
+        job_id=hops[0].trace_id,
+        flow=hops[0].flow,
+        status=hops[-1].status.value,
+        born_us=min([*born, *(lane.produced_us for lane in lanes)]),
+        lanes=lanes,
     )
 
 
-def _hop(row: Mapping[str, Any], effects: tuple[Effect, ...]) -> Hop:
-    committed: int = row["committed_us"]
-    # Clocks of different machines differ by a little: a phase is never negative.
-    produced = committed if row["produced_us"] is None else row["produced_us"]
-    started = max(produced, row["started_us"] or produced)
-    finished = max(started, row["finished_us"] or started)
-    error = row["error"]
-    return Hop(
-        seq=row["seq"],
-        stage=row["stage"],
-        status=row["status"],
-        attempts=row["attempts"],
-        to=tuple(row["handed_to"] or ()),
-        worker=row["worker"],
-        error=f"{error['kind']}: {error['message']}" if error else None,
-        produced_us=produced,
-        started_us=started,
-        finished_us=finished,
-        committed_us=max(finished, committed),
-        effects=effects,
-    )
+def _lane(hop: Hop, effects: tuple[Effect, ...]) -> Lane:
+    if hop.timing is None:
+        at = hop.committed_us
+        return Lane(hop, at, at, at, at, effects)
+    # Clocks differ by a little, and Kafka's timestamps have no microseconds: no phase is negative.
+    produced = hop.timing.produced_us
+    started = max(produced, hop.timing.started_us)
+    finished = max(started, hop.timing.finished_us)
+    return Lane(hop, produced, started, finished, max(finished, hop.committed_us), effects)
 
 
-def _effect(row: Mapping[str, Any]) -> Effect:
-    claimed: datetime = row["claimed_at"]
-    settled: datetime | None = row["settled_at"]
-    took = None if settled is None else round((settled - claimed).total_seconds() * 1e6)
-    return Effect(row["stage"], row["name"], row["status"], row["calls"], took)
+def took_us(effect: Effect) -> int | None:
+    """From its claim to its settlement; None while it is not settled."""
+    if effect.settled_at is None:
+        return None
+    return round((effect.settled_at - effect.claimed_at).total_seconds() * 1e6)
 
 
 class Axis:
@@ -133,8 +100,8 @@ class Axis:
 
     def __init__(self, trace: Waterfall, columns: int) -> None:
         marks = {trace.born_us}
-        for hop in trace.hops:
-            marks |= {hop.produced_us, hop.started_us, hop.finished_us, hop.committed_us}
+        for lane in trace.lanes:
+            marks |= {lane.produced_us, lane.started_us, lane.finished_us, lane.committed_us}
         self._times = sorted(marks)
         stretches = [(a, b, _busy(trace, a)) for a, b in pairwise(self._times)]
         work = sum(b - a for a, b, busy in stretches if busy)
@@ -163,14 +130,14 @@ class Axis:
             for a, short in zip(self._times, self._short, strict=False)
         )
 
-    def bar(self, hop: Hop) -> str:
-        """The hop's phases as text, as long as the axis; work that took any time is visible."""
+    def bar(self, lane: Lane) -> str:
+        """The lane's phases as text, as long as the axis; work that took any time is visible."""
         cells = [NOTHING] * self._columns
-        queue = COMPRESSED if self.shortened(hop.produced_us, hop.started_us) else QUEUED
+        queue = COMPRESSED if self.shortened(lane.produced_us, lane.started_us) else QUEUED
         phases = (
-            (hop.produced_us, hop.started_us, queue),
-            (hop.finished_us, hop.committed_us, COMMITTING),
-            (hop.started_us, hop.finished_us, WORKING),
+            (lane.produced_us, lane.started_us, queue),
+            (lane.finished_us, lane.committed_us, COMMITTING),
+            (lane.started_us, lane.finished_us, WORKING),
         )
         for start_us, end_us, cell in phases:
             start = min(self.column(start_us), self._columns - 1)
@@ -181,4 +148,4 @@ class Axis:
 
 
 def _busy(trace: Waterfall, time_us: int) -> bool:
-    return any(h.started_us <= time_us < h.committed_us for h in trace.hops)
+    return any(x.started_us <= time_us < x.committed_us for x in trace.lanes)

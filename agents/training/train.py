@@ -21,10 +21,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from agents.spam_model import BITS, SpamModel, features, load
+from agents.spam_model import BITS, WEIGHTS, SpamModel, features, load
 from agents.training.corpus import FOLDS, HELD_OUT, Row, folds, read
 
-WEIGHTS = Path(__file__).parents[1] / "spam_weights.npz"
 SEED = 7
 #: Inverse strength of regularisation, chosen by cross-validation on the other nine tenths.
 C = 1000.0

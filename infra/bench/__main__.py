@@ -18,14 +18,14 @@ from infra.bench.rounds import Results, as_json, find_site, note, run_round
 from infra.services import services
 
 #: `--quick`: does it all work? Its figures mean little.
-_QUICK = Plan(jobs=8_000, io_jobs=2_000, seconds=5.0, crash_jobs=6_000, limit_s=90.0)
+_QUICK = Plan(jobs=8_000, io_jobs=2_000, seconds=5.0, crash_jobs=20_000, limit_s=90.0)
 _DEFAULT = (Workload.THROUGHPUT, Workload.IO)
 
 
 def chosen_peers(text: str | None) -> list[str]:
     """Names in a comma-separated list; the control is always among them: it is the divisor."""
     if text is None:
-        return list(PEERS)
+        return [name for name, peer in PEERS.items() if peer.by_default]
     names = [n.strip() for n in text.split(",") if n.strip()]
     unknown = sorted(set(names) - PEERS.keys())
     if unknown:
@@ -42,7 +42,8 @@ def main(
         int | None, typer.Option(min=1, help="Rounds; 3 of throughput and 1 of others if none.")
     ] = None,
     peers: Annotated[
-        str | None, typer.Option(help=f"Some of {', '.join(PEERS)}, by commas; all if none.")
+        str | None,
+        typer.Option(help=f"Some of {', '.join(PEERS)}; all but the + ones if none."),
     ] = None,
     kills: Annotated[int, typer.Option(min=1, help="Kills of the crash workload.")] = 3,
     json_path: Annotated[

@@ -72,6 +72,11 @@ class Arrivals:
             self.last_at = now
         return taken
 
+    def count(self, wait_s: float) -> int:
+        """How many keys have arrived, after reading for at most `wait_s` more."""
+        self.read(wait_s)
+        return len(self.first_at)
+
     def wait_for(
         self, keys: Set[bytes], *, limit_s: float, stall_s: float, check: Callable[[], None]
     ) -> bool:
@@ -147,22 +152,26 @@ class Ends:
 
     def total(self, *topics: str) -> int:
         """Offsets used in `topics`: records, and one marker per partition and transaction."""
-        return sum(
-            self._consumer.get_watermark_offsets(TopicPartition(t, p), timeout=_TIMEOUT_S)[1]
-            for t in topics
-            for p in range(PARTITIONS)
-        )
+        return sum(self._end(t, p) for t in topics for p in range(PARTITIONS))
+
+    def _end(self, topic: str, partition: int) -> int:
+        # A partition that has just been made may not have its leader yet.
+        deadline = time.monotonic() + _TIMEOUT_S
+        while True:
+            try:
+                place = TopicPartition(topic, partition)
+                return int(self._consumer.get_watermark_offsets(place, timeout=_TIMEOUT_S)[1])
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def first_record_at(self, topic: str) -> float | None:
         """When the earliest record of a topic was produced (epoch seconds); None if it is empty."""
         begin = [TopicPartition(topic, p, 0) for p in range(PARTITIONS)]
         self._consumer.assign(begin)
         times: list[float] = []
-        waiting = {
-            p
-            for p in range(PARTITIONS)
-            if self._consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=_TIMEOUT_S)[1]
-        }
+        waiting = {p for p in range(PARTITIONS) if self._end(topic, p)}
         deadline = time.monotonic() + _TIMEOUT_S
         while waiting and time.monotonic() < deadline:
             message = self._consumer.poll(0.1)

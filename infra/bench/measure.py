@@ -9,6 +9,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
@@ -171,28 +172,29 @@ def _crash(here: Trial, plan: Plan, turn: int) -> Measurement:
     sent = Loader(bootstrap, topics.into(STAGES[0]), linger_ms=20).burst(jobs)
     chance = random.Random(plan.seed + turn)
     marks = sorted(chance.uniform(0.05, 0.85) for _ in range(plan.kills))
-    hand_offs = [topics.into(each) for each in (*STAGES[1:], "done")]
     start = time.time()
     killed_at: list[float] = []
-    with Ends(bootstrap) as ends:
+    with ExitStack() as opened:
+        hand_offs = [
+            opened.enter_context(Arrivals(bootstrap, topics.into(each)))
+            for each in (*STAGES[1:], "done")
+        ]
 
         def progress() -> float:
-            return ends.total(*hand_offs) / (len(hand_offs) * jobs)
+            """Share of all hand-offs that has been made."""
+            return sum(hop.count(0.01) for hop in hand_offs) / (len(hand_offs) * jobs)
 
         for mark in marks:
             with here.running() as group:
                 _wait_for_progress(progress, mark, plan.limit_s, group.check)
                 time.sleep(chance.uniform(0, 0.15))
             killed_at.append(round(progress(), 2))
-        with (
-            here.running() as group,
-            Arrivals(bootstrap, topics.into("done")) as arrivals,
-        ):
-            finished = arrivals.wait_for(
+        with here.running() as group:
+            finished = hand_offs[-1].wait_for(
                 sent.keys(), limit_s=plan.limit_s, stall_s=plan.stall_s, check=group.check
             )
             seconds = time.time() - start
-            _wait_for_quiet(lambda: ends.total(*hand_offs, topics.job_state), group.check)
+            _wait_for_quiet(here, group.check)
     return Measurement(
         Workload.CRASH,
         here.peer.name,
@@ -217,14 +219,15 @@ def _wait_for_progress(
             raise RuntimeError(
                 f"The peer did not reach {target:.0%} of the work in {limit_s:.0f} s."
             )
-        time.sleep(0.01)
 
 
-def _wait_for_quiet(total: Callable[[], int], check: Callable[[], None]) -> None:
-    """Return once `total` has not moved for 5 s: duplicates, too, have then come through."""
-    last, since = total(), time.monotonic()
-    while time.monotonic() - since < _QUIET_S:
-        check()
-        time.sleep(0.2)
-        if (now := total()) != last:
-            last, since = now, time.monotonic()
+def _wait_for_quiet(here: Trial, check: Callable[[], None]) -> None:
+    """Return once no topic has grown for 5 s: duplicates, too, have then come through."""
+    watched = [here.topics.job_state, *map(here.topics.into, (*STAGES[1:], "done"))]
+    with Ends(here.site.bootstrap) as ends:
+        last, since = ends.total(*watched), time.monotonic()
+        while time.monotonic() - since < _QUIET_S:
+            check()
+            time.sleep(0.2)
+            if (now := ends.total(*watched)) != last:
+                last, since = now, time.monotonic()

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-from infra.bench.topics import Topics
+from infra.bench.topics import PARTITIONS, STAGES, Topics
 
 
 class Workload(StrEnum):
@@ -61,6 +61,7 @@ class Peer:
     name: str
     prepare: Prepare
     share: Mapping[Workload, float] = field(default_factory=dict)
+    by_default: bool = True
 
     def jobs(self, workload: Workload, asked: int) -> int:
         """How many of `asked` jobs this peer gets, at least 500 (or all, if fewer)."""
@@ -97,20 +98,26 @@ def _faust(*, tuned: bool) -> Prepare:
     return prepare
 
 
-def _handoff(place: Place, workload: Workload) -> Iterator[Run]:
-    program = str(Path(sys.executable).with_name("handoff"))
-    app = "infra.bench.flow:flow_io" if workload is Workload.IO else "infra.bench.flow:flow"
-    name = "bench_" + "".join(c if c.isalnum() else "_" for c in place.topics.prefix).strip("_")
-    with temporary_database(place.database_url, name) as database_url:
-        env = {
-            "KAFKA_BOOTSTRAP_SERVERS": place.topics.bootstrap,
-            "DATABASE_URL": database_url,
-            "HANDOFF_PREFIX": place.topics.prefix,
-            "BENCH_SLEEP_MS": str(SLEEP_MS),
-        }
-        for command in (["topics", "apply", "--app", app, "--yes"], ["db", "migrate"]):
-            _do([program, *command], env)
-        yield Run([program, "worker", "--app", app], env)
+def _handoff(*also: str) -> Prepare:
+    """handoff with validation, headers, claims and job state on; `also`: further agents."""
+
+    def prepare(place: Place, workload: Workload) -> Iterator[Run]:
+        program = str(Path(sys.executable).with_name("handoff"))
+        app = "infra.bench.flow:flow_io" if workload is Workload.IO else "infra.bench.flow:flow"
+        name = "".join(c if c.isalnum() else "_" for c in place.topics.prefix).strip("_")
+        with temporary_database(place.database_url, name) as database_url:
+            env = {
+                "KAFKA_BOOTSTRAP_SERVERS": place.topics.bootstrap,
+                "DATABASE_URL": database_url,
+                "HANDOFF_PREFIX": place.topics.prefix,
+                "HANDOFF_PARTITIONS": str(PARTITIONS),
+                "BENCH_SLEEP_MS": str(SLEEP_MS),
+            }
+            for command in (["topics", "apply", "--app", app, "--yes"], ["db", "migrate"]):
+                _do([program, *command], env)
+            yield Run([program, "worker", *STAGES, *also, "--app", app], env)
+
+    return prepare
 
 
 def _do(command: Sequence[str], env: Mapping[str, str]) -> None:
@@ -132,8 +139,9 @@ def _do(command: Sequence[str], env: Mapping[str, str]) -> None:
 @contextmanager
 def temporary_database(server_url: str, name: str) -> Iterator[str]:
     """A new database beside the one of `server_url`; yields its URL and drops it afterwards."""
+    create = sql.SQL("CREATE DATABASE {} ENCODING 'UTF8' TEMPLATE template0")
     with psycopg.connect(server_url, autocommit=True) as conn:
-        conn.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+        conn.execute(create.format(sql.Identifier(name)))
         try:
             yield urlsplit(server_url)._replace(path=f"/{name}").geturl()
         finally:
@@ -150,7 +158,9 @@ PEERS: Final = {
     peer.name: peer
     for peer in (
         Peer(CONTROL, _peer("control", "worker", "-l", "warn", "--without-web")),
-        Peer(OURS, _handoff),
+        Peer(OURS, _handoff()),
+        # The same process also folds job-state into Postgres: what the projection costs.
+        Peer("handoff+projector", _handoff("projector"), by_default=False),
         Peer("bare-loop", _peer("bare_loop")),
         Peer(FAUST, _faust(tuned=False), _SLOW),
         Peer("faust-tuned", _faust(tuned=True), _SLOW),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -81,6 +82,7 @@ def as_json(site: Site, plan: Plan, results: Results, started: str) -> dict[str,
         "machine": machine(),
         "versions": versions(site.database_url),
         "plan": asdict(plan),
+        "environment": {k: v for k, v in os.environ.items() if k.startswith("HANDOFF_")},
         "measurements": [
             {**asdict(m), "exactly_once": m.verdict.exactly_once} for m in results.measurements
         ],

@@ -18,11 +18,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streams.errors import BadRecord, BadWorld, HandoffError
+from streams.errors import BadRecord, BadWorld, Fenced, HandoffError
 
 BAD_NEWS = 1
 BAD_SETUP = 2
 BAD_WORLD = 3
+FENCED = 4
 
 #: A pipe has no width; a table must not lose its ids there.
 _PIPE_COLUMNS = 240
@@ -68,9 +69,11 @@ def complain(message: str) -> None:
 
 
 def exit_code(error: HandoffError) -> int:
-    """By blame: a record 1, the set-up 2, the world 3."""
+    """By blame: a record 1, the set-up 2, the world 3, a twin in our slot 4."""
     if isinstance(error, BadWorld):
         return BAD_WORLD
+    if isinstance(error, Fenced):
+        return FENCED
     return BAD_NEWS if isinstance(error, BadRecord) else BAD_SETUP
 
 
@@ -103,7 +106,7 @@ def moment(value: datetime | None) -> str:
 def duration(microseconds: float | None) -> str:
     """Three significant digits with a unit."""
     if microseconds is None:
-        return "–"
+        return "-"
     for limit, scale, unit in ((1e3, 1, "µs"), (1e6, 1e3, "ms"), (1.2e8, 1e6, "s")):
         if microseconds < limit:
             return f"{microseconds / scale:.3g} {unit}"

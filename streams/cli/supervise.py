@@ -9,11 +9,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 
-from streams.cli.output import BAD_SETUP
+from streams.cli.output import BAD_SETUP, FENCED
 
 Say = Callable[[str], None]
 
@@ -22,23 +23,28 @@ HEALTHY_S = 60.0
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _KILL_TIMEOUT_S = 10.0
+_STDERR = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
-    """A Python module to run as a process of its own, and its environment on top of ours."""
+    """A Python module to run as a process of its own, and its environment on top of ours.
+
+    What it prints is appended to the file `log`, or goes to our stderr.
+    """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
 
 
 def restart_wait_s(deaths: int, exit_code: int) -> float:
     """How long to wait before start number `deaths` + 1; `deaths` in a row, from 1. Pure.
 
-    A faulty set-up (and a slot that a twin holds) does not mend itself in half a second.
+    A faulty set-up or a slot that a twin holds does not mend itself in half a second.
     """
-    if exit_code == BAD_SETUP:
+    if exit_code in (BAD_SETUP, FENCED):
         return _LONGEST_WAIT_S
     return min(_LONGEST_WAIT_S, _FIRST_WAIT_S * 2.0 ** min(deaths - 1, 16))
 
@@ -112,14 +118,16 @@ class _Child:
 
     def start(self, now: float) -> None:
         self._started_at = now
-        # A session of its own: Ctrl-C reaches us only, and we stop the others in order.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "streams.cli.tied", *self.spec.argv],
-            env={**os.environ, **self.spec.env},
-            stdin=subprocess.PIPE,
-            stdout=sys.stderr,
-            start_new_session=True,
-        )
+        with nullcontext(_STDERR) if self.spec.log is None else self.spec.log.open("ab") as out:
+            # A session of its own: Ctrl-C reaches us only, and we stop the others in order.
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "streams.cli.tied", *self.spec.argv],
+                env={**os.environ, **self.spec.env},
+                stdin=subprocess.PIPE,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
 
     def reap(self) -> int | None:
         """The exit code, once, of a process that has ended."""
@@ -160,7 +168,7 @@ class StopRequest:
 
 
 @contextmanager
-def stop_on_signals(say: Say) -> Iterator[StopRequest]:
+def stop_on_signals() -> Iterator[StopRequest]:
     """Turn SIGINT and SIGTERM into events for the block, so that the stop happens in order."""
     request = StopRequest(threading.Event(), threading.Event())
 

@@ -12,7 +12,9 @@ from streams.cli.output import BAD_NEWS, BAD_SETUP, Format, Output, print_json, 
 from streams.config import load_settings
 from streams.topics import Plan
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Compare topics and group offsets, apply.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Compare topics and group offsets, apply."
+)
 
 Reseed = Annotated[
     bool,

@@ -10,6 +10,8 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from schemas.state import Status
+from streams.cli.find import find
 from streams.cli.output import (
     Format,
     Output,
@@ -18,10 +20,11 @@ from streams.cli.output import (
     result_console,
     status_text,
 )
-from streams.cli.pick import pick_job
 from streams.config import load_settings
+from streams.postgres import connect
 from streams.state.queries import effects_of, history
-from streams.trace_view import Axis, Effect, Hop, Waterfall, waterfall
+from streams.state.views import Effect
+from streams.trace_view import Axis, Lane, Waterfall, took_us, waterfall
 
 app = typer.Typer(add_completion=False)
 
@@ -43,9 +46,9 @@ def trace(
     Exit code 1 when there is no such job.
     """
     settings = load_settings()
-    found = pick_job(settings, job_id)
-    trace_id = str(found["trace_id"])
-    story = waterfall(history(settings, trace_id), effects_of(settings, trace_id))
+    with connect(settings) as conn:
+        trace_id = find(conn, job_id).trace_id
+        story = waterfall(history(conn, trace_id), effects_of(conn, trace_id))
     if output is Format.JSON:
         print_json(as_json(story))
     else:
@@ -53,14 +56,14 @@ def trace(
 
 
 def as_json(story: Waterfall) -> dict[str, object]:
-    hops = [
+    lanes = [
         {
-            **asdict(hop),
-            "queued_us": hop.queued_us,
-            "working_us": hop.working_us,
-            "committing_us": hop.committing_us,
+            **asdict(lane),
+            "queued_us": lane.queued_us,
+            "working_us": lane.working_us,
+            "committing_us": lane.committing_us,
         }
-        for hop in story.hops
+        for lane in story.lanes
     ]
     return {
         "trace_id": story.job_id,
@@ -68,7 +71,7 @@ def as_json(story: Waterfall) -> dict[str, object]:
         "status": story.status,
         "born_us": story.born_us,
         "total_us": story.total_us,
-        "hops": hops,
+        "hops": lanes,
     }
 
 
@@ -91,8 +94,8 @@ def show(story: Waterfall, console: Console) -> None:
     grid.add_column(no_wrap=True)
     grid.add_column(no_wrap=True, width=columns)
     grid.add_column()
-    for hop in story.hops:
-        _add_hop(grid, hop, axis)
+    for lane in story.lanes:
+        _add_lane(grid, lane, axis)
     legend = "░ queued  █ working  ▒ committing"
     if axis.compressed:
         legend += "  ┄ queued, time compressed"
@@ -100,25 +103,26 @@ def show(story: Waterfall, console: Console) -> None:
     console.print(Group(*parts))
 
 
-def _add_hop(grid: Table, hop: Hop, axis: Axis) -> None:
+def _add_lane(grid: Table, lane: Lane, axis: Axis) -> None:
+    hop = lane.hop
     figures = (
-        f"queued {duration(hop.queued_us)}, working {duration(hop.working_us)}, "
-        f"committing {duration(hop.committing_us)}"
+        f"queued {duration(lane.queued_us)}, working {duration(lane.working_us)}, "
+        f"committing {duration(lane.committing_us)}"
     )
     if hop.attempts > 1:
         figures += f", {hop.attempts} attempts"
     label = Text.assemble((f"{hop.seq} ", "dim"), hop.stage)
-    grid.add_row(label, _outcome(hop), _coloured(axis.bar(hop)), figures)
-    for effect in hop.effects:
+    grid.add_row(label, _outcome(lane), _coloured(axis.bar(lane)), figures)
+    for effect in lane.effects:
         grid.add_row(Text(f"  ↳ {effect.name}", style="dim"), "", "", _effect(effect))
     if hop.error is not None:
-        grid.add_row("", "", "", Text(hop.error, style="red"))
+        grid.add_row("", "", "", Text(f"{hop.error.kind}: {hop.error.message}", style="red"))
 
 
-def _outcome(hop: Hop) -> Text:
-    if hop.status == "running" and hop.to:
-        return Text("→ " + ", ".join(hop.to))
-    return status_text(hop.status)
+def _outcome(lane: Lane) -> Text:
+    if lane.hop.status is Status.RUNNING and lane.hop.to:
+        return Text("→ " + ", ".join(lane.hop.to))
+    return status_text(lane.hop.status)
 
 
 def _coloured(bar: str) -> Text:
@@ -131,5 +135,5 @@ def _coloured(bar: str) -> Text:
 def _effect(effect: Effect) -> Text:
     calls = f"{effect.calls} call{'s' if effect.calls != 1 else ''}"
     return Text.assemble(
-        "effect ", status_text(effect.status), f", {calls}, {duration(effect.took_us)}"
+        "effect ", status_text(effect.status), f", {calls}, {duration(took_us(effect))}"
     )

@@ -8,13 +8,9 @@ import typer
 
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.config import load_settings
-from streams.flow import Flow
 from streams.logs import configure_logs
 
 app = typer.Typer(add_completion=False)
-
-PROJECTOR = "projector"
-TRACER = "tracer"
 
 
 @app.command()
@@ -24,7 +20,7 @@ def worker(
         typer.Argument(
             help="Stages of the flow, projector (job-state into Postgres), tracer (spans).",
             metavar="[STAGE]...",
-            show_default="all stages and the projector",
+            show_default="all stages, the projector and, with OTEL_*, the tracer",
         ),
     ] = None,
     app: App = DEFAULT_APP,
@@ -35,21 +31,13 @@ def worker(
 ) -> None:
     """Run a worker until SIGTERM or SIGINT, then finish what is running and commit it.
 
-    Exit codes: 0 stopped; 2 the set-up is wrong or another process holds the slot; 3 the world
-    failed in a way that only a restart mends.
+    Exit codes: 0 stopped; 1 a fault of the program; 2 the set-up is wrong; 3 the world failed in a
+    way that only a restart mends; 4 another process holds the slot.
     """
-    # The one import inside a command: Faust reads and changes global state when it is loaded.
+    # The one import inside a command: Faust changes global state when it is loaded.
     from streams.runtime import run_worker  # noqa: PLC0415
 
     flow = load_flow(app)
     settings = load_settings() if slot is None else load_settings(slot=slot)
     configure_logs(settings)
-    raise typer.Exit(run_worker(flow, chosen(flow, stages or []), settings))
-
-
-def chosen(flow: Flow, stages: list[str]) -> list[str]:
-    """The names to run; raises `BadSetup` for one that is neither stage nor service."""
-    for name in stages:
-        if name not in (PROJECTOR, TRACER):
-            flow.stage(name)
-    return stages or [*(s.name for s in flow.stages), PROJECTOR]
+    raise typer.Exit(run_worker(flow, stages or (), settings))

@@ -89,15 +89,7 @@ class Ledger:
         is called again only if it is known not to have been, or if the effect is idempotent.
         """
         answer = answer_of(call)
-        ask = Ask(
-            key=call.key,
-            name=call.name,
-            trace_id=call.trace_id,
-            flow=call.flow,
-            stage=call.stage,
-            fingerprint=fingerprint(call),
-            idempotent=call.idempotent,
-        )
+        ask = ask_of(call)
         # 1 One attempt per key in this process.
         attempt = await self._begin(call.key)
         try:
@@ -214,6 +206,19 @@ class Ledger:
             else:
                 for each in due.values():
                     each.renew_at = now + self._lease_s / 3
+
+
+def ask_of(call: EffectCall) -> Ask:
+    """The claim that a call needs. Raises `BadRecord` for arguments without a fingerprint."""
+    return Ask(
+        key=call.key,
+        name=call.name,
+        trace_id=call.trace_id,
+        flow=call.flow,
+        stage=call.stage,
+        fingerprint=fingerprint(call),
+        idempotent=call.idempotent,
+    )
 
 
 def _ending(

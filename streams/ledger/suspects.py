@@ -64,6 +64,8 @@ class SuspectCheck:
         if some are to be checked for being finished.
         """
         verdicts = [Verdict.RUN] * len(suspects)
+        if not suspects:
+            return verdicts
         async with self._connection() as conn:
             # Finished first: after a reset most are, and need no claim.
             checked = [n for n, s in enumerate(suspects) if s.check_finished]

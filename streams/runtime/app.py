@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import faust
 import structlog
@@ -46,12 +46,6 @@ class TopicChannel(Channel):  # type: ignore[type-arg]
         return self._topic_name
 
 
-class HandoffApp(faust.App):
-    """Holds the parts of one worker. `failure` says why it stopped, if not on request."""
-
-    failure: BaseException | None = None
-
-
 class _Boot(BootStrategy):
     """Agents, then the threads that feed them; no Kafka client, tables or web server of Faust's."""
 
@@ -59,13 +53,21 @@ class _Boot(BootStrategy):
     enable_web = False
 
     def server(self) -> Iterable[Any]:
-        return [*self.sensors(), *self.agents(), self.app.feeds]
+        return [*self.sensors(), *self.agents(), cast("HandoffApp", self.app).feeds]
 
     def agents(self) -> Iterable[Any]:
         return [self.app.agents]
 
 
-class _Feeds(Service):
+class HandoffApp(faust.App):
+    """The app of one worker. `failure` says why it stopped, if not on request."""
+
+    BootStrategy = _Boot
+    failure: BaseException | None = None
+    feeds: Feeds
+
+
+class Feeds(Service):
     """Starts and stops what feeds the agents; stops first, so that agents can finish."""
 
     def __init__(self, app: HandoffApp, parts: Parts, **kwargs: Any) -> None:
@@ -75,12 +77,12 @@ class _Feeds(Service):
     async def on_start(self) -> None:
         # Without this, streams of an app that runs no consumer would skip every event.
         self._app.flow_control.resume()
-        await self._parts.start(self._fail)
+        await self._parts.start(self.fail)
 
     async def on_stop(self) -> None:
         await self._parts.stop()
 
-    def _fail(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
         """Called from any thread: the worker cannot go on, so it stops and exits non-zero."""
         loop = self.loop
         loop.call_soon_threadsafe(self._stop_for, error)
@@ -92,10 +94,7 @@ class _Feeds(Service):
                 log.error("worker_stops", why=error.message)
             else:
                 log.error("worker_stops", why=repr(error), exc_info=error)
-            self.loop.create_task(self._crash(error))
-
-    async def _crash(self, error: BaseException) -> None:
-        await self.crash(error)
+            self._ending = self.loop.create_task(self.crash(error))
 
 
 class Parts:
@@ -176,7 +175,7 @@ def faust_app(
         web_enabled=False,
     )
     parts = Parts(flow, wanted, settings)
-    app.feeds = _Feeds(app, parts)
+    app.feeds = Feeds(app, parts)
     for service in parts.services:
         channel = TopicChannel(app, maxsize=0, topic_name=service.topic)
         parts.connect(service.name, channel)
@@ -185,18 +184,15 @@ def faust_app(
 
 
 def _add_agent(app: HandoffApp, service: AgentService, channel: TopicChannel) -> None:
-    async def agent(stream: AsyncIterator[Any]) -> None:
+    async def agent(stream: Any) -> None:
         try:
             await service.run(stream)
         except asyncio.CancelledError:
             raise
         except BaseException as e:
             # A stage loop decides the fate of every record, so this is a fault of ours.
-            app.feeds._fail(e)
+            app.feeds.fail(e)
             raise
 
     agent.__doc__ = service.help
     app.agent(channel, name=service.name)(agent)
-
-
-HandoffApp.BootStrategy = _Boot

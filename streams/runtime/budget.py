@@ -1,4 +1,4 @@
-"""The bound on what a stage holds in memory: records and bytes that are delivered and not released."""
+"""The bound on what a stage holds in memory: delivered and not yet released, records and bytes."""
 
 from __future__ import annotations
 

@@ -7,14 +7,14 @@ from uuid import UUID
 
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id
-from streams.kafka import Message
+from streams.kafka import Record
 from streams.runtime.tracker import Tracker
 
 _FIRST_STEP: Final = 1
 _MAX_SEQ: Final = 2**31 - 2
 
-#: A record to produce: topic, key, value, headers.
-OutRecord = tuple[str, bytes | None, bytes | None, h.Headers | None]
+#: A record to produce: topic, key, value, headers (`schemas.headers.Headers`, or None).
+OutRecord = tuple[str, bytes | None, bytes | None, Any]
 
 
 class Delivery:
@@ -44,7 +44,7 @@ class Delivery:
         "tracker",
     )
 
-    def __init__(self, message: Message, tracker: Tracker, number: int, polled_us: int) -> None:
+    def __init__(self, message: Record, tracker: Tracker, number: int, polled_us: int) -> None:
         self.message = message
         self.tracker = tracker
         self.number = number
@@ -52,6 +52,8 @@ class Delivery:
         self.produced_us = message.timestamp()[1] * 1000
         self.started_us = polled_us
         self.attempt = 0
+        self.job_id = ""
+        self.key = b""
         self.out: list[OutRecord] = []
         self.model: Any = None
         self.task: Any = None
@@ -61,8 +63,7 @@ class Delivery:
 
     @property
     def offset(self) -> int:
-        offset: int = self.message.offset()
-        return offset
+        return self.message.offset()
 
     @property
     def place(self) -> str:
@@ -89,7 +90,7 @@ class Delivery:
         self.is_new_job = False
         self.seq = _FIRST_STEP
         self.job_id = text
-        self.key = key
+        self.key = key or b""
         self.born_us = self._number(found.get(h.BORN), self.produced_us)
         try:
             self.seq = int(written_seq) + 1

@@ -18,10 +18,11 @@ from streams.kafka import (
     Consumer,
     KafkaError,
     KafkaException,
-    Message,
+    Record,
     TopicFacts,
     TopicPartition,
     group_consumer,
+    pull,
 )
 from streams.offsets import decode_map
 from streams.runtime.budget import Budget
@@ -70,7 +71,7 @@ class Puller:
         self._member = member
         self._ownership, self._commits, self._budget = ownership, commits, budget
         self._deliver, self._ended, self._fail = deliver, ended, fail
-        self._stop = False
+        self._stop = self._closing = False
         self._paused = False
         self._full_since: float | None = None
         self._metadata_at = 0.0
@@ -93,8 +94,6 @@ class Puller:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
-
-    _closing = False
 
     def _run(self) -> None:
         try:
@@ -124,20 +123,16 @@ class Puller:
             self._hold(consumer, now)
             return
         self._resume(consumer)
-        first = consumer.poll(_POLL_S)
-        if first is None:
-            return
-        rest = consumer.consume(min(room, _BATCH_RECORDS) - 1, 0) if room > 1 else []
-        self._take([first, *rest])
+        self._take(pull(consumer, min(room, _BATCH_RECORDS), _POLL_S))
 
-    def _take(self, messages: Sequence[Message]) -> None:
+    def _take(self, messages: Sequence[Record]) -> None:
         polled_us = now_us()
         deliveries = []
         with self._ownership.lock:
             trackers = self._ownership.trackers
             for message in messages:
                 if (error := message.error()) is not None:
-                    self._judge(error, message)
+                    self._judge(error)
                     continue
                 tracker = trackers.get(message.partition())
                 if tracker is None:
@@ -159,9 +154,7 @@ class Puller:
             consumer.pause(consumer.assignment())
             self._paused = True
         if self._paused:
-            message = consumer.poll(0)
-            if message is not None:
-                self._take([message])
+            self._take(pull(consumer, 1, 0))
         if self._stop:
             time.sleep(0.02)
         else:
@@ -182,15 +175,14 @@ class Puller:
         with self._ownership.lock:
             self._ownership.metadata = metadata
 
-    def _judge(self, error: KafkaError, message: Message) -> None:
+    def _judge(self, error: KafkaError) -> None:
         """Errors come as messages; most of them pass, some say that this worker must not go on."""
-        if error.code() in (KafkaError.FENCED_INSTANCE_ID, KafkaError.UNKNOWN_MEMBER_ID):
-            if error.code() == KafkaError.FENCED_INSTANCE_ID or error.fatal():
-                raise Fenced(
-                    f"Another process runs with slot {self._settings.slot}: Kafka fenced "
-                    f"{self._member}. Give each worker process a slot of its own (--slot)."
-                )
-        elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+        if error.code() == KafkaError.FENCED_INSTANCE_ID:
+            raise Fenced(
+                f"Another process runs with slot {self._settings.slot}: Kafka fenced "
+                f"{self._member}. Give each worker process a slot of its own (--slot)."
+            )
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise BadSetup(
                 f"Group {self._group} cannot go on: {error.str()}. The committed offset is no "
                 "longer in the topic: retention has passed it. `handoff topics apply --reseed` "
@@ -285,10 +277,3 @@ class Puller:
                 f"A transaction of {self._group} with work of partitions {list(partitions)} could "
                 "not be resolved; the worker stops, the transaction times out at the broker."
             )
-
-
-def as_error(e: BaseException) -> str:
-    return e.message if isinstance(e, HandoffError) else f"{type(e).__name__}: {e}"
-
-
-__all__ = ["Puller", "as_error"]

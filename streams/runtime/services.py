@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
+
 from streams.config import Settings
 from streams.context import EffectRunner
 from streams.flow import Flow, Stage
@@ -24,6 +25,7 @@ from streams.runtime.puller import Puller
 from streams.runtime.records import RecordWriter
 from streams.runtime.stage_loop import StageLoop
 from streams.runtime.suspects import SuspectGate
+from streams.runtime.tracker import Tracker
 
 log = structlog.get_logger(__name__)
 
@@ -90,6 +92,10 @@ class StageService:
             budget=budget,
         )
         self._loop, self._commits = loop, commits
+
+        def ended(trackers: Sequence[Tracker]) -> None:
+            event_loop.call_soon_threadsafe(loop.end, trackers)
+
         self._puller = Puller(
             settings,
             facts,
@@ -99,7 +105,7 @@ class StageService:
             commits=commits,
             budget=budget,
             deliver=put,
-            ended=lambda trackers: event_loop.call_soon_threadsafe(loop.end, trackers) and None,
+            ended=ended,
             fail=fail,
         )
         # The predecessor's open transaction is ended before offsets are read.

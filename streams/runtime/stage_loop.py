@@ -75,7 +75,7 @@ class StageLoop:
         self._writer, self._gate, self._effects = writer, gate, effects
         self._commits, self._budget = commits, budget
         self._hop_context = HopContext()
-        self._rng = random.Random()
+        self._rng = random.Random()  # noqa: S311 - jitter, no secret
         #: Keys with a record in work, each with those that wait behind it, in order.
         self._lanes: dict[bytes, deque[Delivery] | None] = {}
         self._runnable: deque[Delivery] = deque()
@@ -148,13 +148,13 @@ class StageLoop:
     # -- 4: concurrent -----------------------------------------------------------------------
 
     def _admit(self, d: Delivery) -> None:
-        if not self._prepare(d):
-            # A dead letter, too, comes after the earlier records of its job.
-            if d.key not in self._lanes:
-                self._complete(d)
-                return
+        prepared = self._prepare(d)
+        # A dead letter, too, comes after the earlier records of its job.
         if d.key in self._lanes:
             self._join_lane(d)
+            return
+        if not prepared:
+            self._complete(d)
             return
         self._lanes[d.key] = None
         self._active.add(d)

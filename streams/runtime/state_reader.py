@@ -19,10 +19,11 @@ from streams.errors import BadSetup, BadWorld, Fenced
 from streams.kafka import (
     Consumer,
     KafkaError,
-    Message,
+    Record,
     TopicFacts,
     TopicPartition,
     group_consumer,
+    pull,
 )
 from streams.state.fold import StateRecord
 from streams.state.projector import Move
@@ -118,15 +119,13 @@ class StateReader:
         # Polling goes on for the group's sake while the agent is busy; nothing is taken then.
         if not self._room.acquire(timeout=_POLL_S):
             return
-        first = consumer.poll(_POLL_S)
-        messages = [] if first is None else [first, *consumer.consume(_BATCH_RECORDS - 1, 0)]
-        batch = self._batch(messages)
+        batch = self._batch(pull(consumer, _BATCH_RECORDS, _POLL_S))
         if batch is None:
             self._room.release()
         else:
             self._deliver(batch)
 
-    def _batch(self, messages: Sequence[Message]) -> StateBatch | None:
+    def _batch(self, messages: Sequence[Record]) -> StateBatch | None:
         records: list[StateRecord] = []
         ends: dict[int, int] = {}
         for m in messages:

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 import structlog
 
@@ -42,7 +44,7 @@ class SuspectGate:
         """Those of `deliveries` that are duplicates or finished already; the others are to run."""
         for tracker in {d.tracker for d in deliveries}:
             if tracker.horizon is None:
-                tracker.horizon = await self._persist(lambda t=tracker: self._horizon(t))
+                tracker.horizon = await self._persist(partial(self._horizon, tracker))
         asked = [d for d in deliveries if self.is_suspect(d)]
         suspects = [
             Suspect(
@@ -81,7 +83,7 @@ class SuspectGate:
             )
             await asyncio.sleep(_PAUSE_S)
 
-    def _job_state_ends(self) -> tuple[object, dict[int, int]]:
+    def _job_state_ends(self) -> tuple[UUID, dict[int, int]]:
         topic = self._settings.names.job_state_topic
         with admin_client(self._settings) as admin:
             facts = describe_topics(self._settings, admin, [topic])[topic]

@@ -80,9 +80,6 @@ class Step(NamedTuple):
     updated_at: datetime
 
 
-_TIMES: Final = slice(Step._fields.index("born_us"), Step._fields.index("committed_us") + 1)
-
-
 @dataclass(frozen=True, slots=True)
 class Rejected:
     """A record that is no valid state, complete, and why."""
@@ -142,22 +139,7 @@ def parse(record: StateRecord, value: bytes) -> Step | Rejected:
 
 def _row(record: StateRecord, state: JobState) -> Step:
     consumed, timing = state.consumed, state.timing
-    source = (
-        (consumed.topic, consumed.topic_id, consumed.partition, consumed.offset)
-        if consumed
-        else (None, None, None, None)
-    )
-    times = (
-        (
-            timing.born_us,
-            timing.produced_us,
-            timing.polled_us,
-            timing.started_us,
-            timing.finished_us,
-        )
-        if timing
-        else (None, None, None, None, None)
-    )
+    # Positional arguments: keywords would cost as much as the rest of this function.
     return Step(
         record.topic_id,
         record.partition,
@@ -173,8 +155,15 @@ def _row(record: StateRecord, state: JobState) -> Step:
         _json(state.usage),
         state.link,
         state.worker,
-        *source,
-        *times,
+        consumed.topic if consumed else None,
+        consumed.topic_id if consumed else None,
+        consumed.partition if consumed else None,
+        consumed.offset if consumed else None,
+        timing.born_us if timing else None,
+        timing.produced_us if timing else None,
+        timing.polled_us if timing else None,
+        timing.started_us if timing else None,
+        timing.finished_us if timing else None,
         record.timestamp_ms * 1000,
         state.parent,
         state.to,
@@ -196,23 +185,25 @@ def _error(error: JobError | None) -> str | None:
 
 def _fault(record: StateRecord, state: JobState, step: Step) -> str | None:
     """Why a well-formed state cannot be a row: the last gate, so Postgres never refuses a batch."""
-    if state.v != VERSION:
-        return f"v: version {state.v} is not known to this program, which reads {VERSION}"
-    if not is_job_id(state.trace_id):
-        return "traceId: not a job id"
-    if record.key != state.trace_id.encode():
-        return "the record's key is not its traceId"
-    if state.updated_at.tzinfo is None:
-        return "updatedAt: has no time zone"
-    numbers = [n for n in (step.seq, step.attempts, step.consumed_partition) if n is not None]
-    if min(numbers) < 0 or max(numbers) > _INT4_MAX:
-        return "seq, attempts or consumed.partition: out of range"
-    if step.consumed_offset is not None and not 0 <= step.consumed_offset <= _INT8_MAX:
-        return "consumed.offset: out of range"
-    times = [t for t in step[_TIMES] if t is not None]
-    if min(times) < 0 or max(times) > _TIME_MAX_US:
-        return "timing: not epoch microseconds"
+    counts = (step.seq, step.attempts, step.consumed_partition or 0)
+    times = (step.born_us, step.produced_us, step.polled_us, step.started_us, step.finished_us)
     texts = (step.flow, step.stage, step.link, step.worker, step.consumed_topic, step.parent)
-    if "\0" in "".join(filter(None, (*texts, *step.handed_to))):
-        return "a name holds a NUL character"
+    faults = (
+        (state.v != VERSION, "v: this version is not known to this program; upgrade the projector"),
+        (not is_job_id(step.trace_id), "traceId: not a job id"),
+        (record.key != step.trace_id.encode(), "the record's key is not its traceId"),
+        (step.updated_at.tzinfo is None, "updatedAt: has no time zone"),
+        (not _within(counts, _INT4_MAX), "seq, attempts or consumed.partition: out of range"),
+        (not _within((step.consumed_offset,), _INT8_MAX), "consumed.offset: out of range"),
+        (not _within((*times, step.committed_us), _TIME_MAX_US), "timing: not epoch microseconds"),
+        ("\0" in "".join(filter(None, (*texts, *step.handed_to))), "a name holds a NUL character"),
+    )
+    for wrong, reason in faults:
+        if wrong:
+            return reason
     return None
+
+
+def _within(numbers: tuple[int | None, ...], limit: int) -> bool:
+    given = [n for n in numbers if n is not None]
+    return not given or (min(given) >= 0 and max(given) <= limit)

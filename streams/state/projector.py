@@ -50,8 +50,8 @@ class Applied:
 class Moved(HandoffError):
     """Somebody else has moved the projection; the batch changed nothing.
 
-    `positions` says where the partitions stand now: seek there and go on. It is the end of a zombie,
-    the answer to a commit of unknown outcome, and what a running projector sees after a rebuild.
+    `positions` says where the partitions stand now: seek there and go on. It is the end of a
+    zombie, the answer to a commit of unknown outcome, and what a projector sees after a rebuild.
 
     Operator action: none; two projectors that keep moving each other share a slot (`--slot`).
     """
@@ -87,7 +87,8 @@ class Projection:
 
         Raises `BadWorld`.
         """
-        async with pooled(self._pool, self._settings) as conn:
+        deadline_s = self._settings.database_timeout_s
+        async with pooled(self._pool, self._settings, deadline_s=deadline_s) as conn:
             cursor = await conn.execute(_SQL["positions"], {"topic_id": self._topic_id})
             return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
 
@@ -102,7 +103,12 @@ class Projection:
         """
         self._check(records, moves)
         folded = fold(records)
-        async with pooled(self._pool, self._settings) as conn, conn.transaction():
+        # Each statement has its own time-out; this bound is for a server that stands still.
+        deadline_s = 4 * self._settings.database_timeout_s
+        async with (
+            pooled(self._pool, self._settings, deadline_s=deadline_s) as conn,
+            conn.transaction(),
+        ):
             # 1 Positions first: a zombie is turned away before it writes a row.
             await self._advance(conn, moves)
             # 2 Rows.
@@ -176,7 +182,7 @@ async def _write_steps(conn: Conn, folded: Folded) -> tuple[int, int]:
 
 
 def _staged(step: Step, *, is_last: bool) -> tuple[object, ...]:
-    # Lists and times as text: psycopg's own conversion of the two costs as much as all other fields.
+    # Lists and times as text: psycopg's own conversion of them costs as much as all other fields.
     return (*step[:-2], array_literal(step.handed_to), step.updated_at.isoformat(), is_last)
 
 

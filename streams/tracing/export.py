@@ -49,7 +49,7 @@ class SpanSink:
         self._resource = _resource()
 
     def export(self, states: Sequence[JobState]) -> int:
-        """Blocks until the collector has the spans. Raises `BadWorld` when it does not take them."""
+        """Blocks until the collector has the spans. Raises `BadWorld` when it takes none."""
         spans = [s for s in (hop_span(state, self._resource) for state in states) if s is not None]
         if spans and self._exporter.export(spans) is not SpanExportResult.SUCCESS:
             raise BadWorld("The OpenTelemetry collector did not take the spans; they are kept.")

@@ -69,7 +69,7 @@ ON CONFLICT (trace_id) DO UPDATE SET
     attempts = excluded.attempts, data = excluded.data, error = excluded.error,
     parent = excluded.parent, worker = excluded.worker, usage = excluded.usage,
     handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at
-WHERE excluded.seq > jobs.seq;
+;
 
 -- name: keep_reject
 INSERT INTO projection_rejects (

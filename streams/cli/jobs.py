@@ -1,0 +1,151 @@
+"""`handoff jobs ls|show`: jobs as the projection knows them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import orjson
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from schemas.state import Status
+from streams.cli.find import find
+from streams.cli.output import (
+    Format,
+    Output,
+    moment,
+    print_json,
+    print_table,
+    result_console,
+    say,
+    status_text,
+)
+from streams.config import load_settings
+from streams.errors import BadSetup
+from streams.postgres import connect
+from streams.state.queries import effects_of, history, list_jobs
+from streams.state.views import Effect, Hop, Job
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Jobs as the projection knows them."
+)
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+_AGO = re.compile(r"(\d{1,6})([smhd])")
+
+
+def since_when(text: str, now: datetime) -> datetime:
+    """`90s`, `15m`, `2h`, `7d` before `now`, or an ISO 8601 time (UTC unless it says otherwise)."""
+    ago = _AGO.fullmatch(text)
+    if ago:
+        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise BadSetup(
+            f"--since takes 90s, 15m, 2h, 7d or an ISO 8601 time; {text!r} is neither."
+        ) from None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+@app.command("ls")
+def ls(
+    status: Annotated[Status | None, typer.Option(help="Only jobs in this state.")] = None,
+    stage: Annotated[str | None, typer.Option(help="Only jobs whose last step is there.")] = None,
+    flow: Annotated[str | None, typer.Option(help="Only jobs of this flow.")] = None,
+    since: Annotated[str | None, typer.Option(help="Changed since: 15m, 2h, 7d or a time.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
+    output: Output = Format.TABLE,
+) -> None:
+    """List jobs, the latest change first."""
+    after = None if since is None else since_when(since, datetime.now(UTC))
+    with connect(load_settings()) as conn:
+        found = list_jobs(conn, status=status, stage=stage, flow=flow, since=after, limit=limit + 1)
+    jobs = found[:limit]
+    if output is Format.JSON:
+        print_json([asdict(job) for job in jobs])
+        return
+    print_table(
+        ("job", "status", "flow", "stage", "step", "attempts", "updated", "error"),
+        (_row(job) for job in jobs),
+    )
+    if len(found) > limit:
+        say(f"There are more than {limit:,}; narrow the filter or raise --limit.")
+    elif not jobs:
+        say("No job fits. A job appears once its first step is committed and projected.")
+
+
+def _row(job: Job) -> tuple[str | Text, ...]:
+    return (
+        job.trace_id,
+        status_text(job.status),
+        job.flow,
+        job.stage,
+        str(job.seq),
+        str(job.attempts),
+        moment(job.updated_at),
+        job.error.kind if job.error else "",
+    )
+
+
+@app.command("show")
+def show(
+    job_id: Annotated[str, typer.Argument(help="The job's id or a prefix that only it has.")],
+    output: Output = Format.TABLE,
+) -> None:
+    """Show a job: its state, its steps, its effects. Exit code 1 when there is no such job."""
+    with connect(load_settings()) as conn:
+        job = find(conn, job_id)
+        steps, effects = history(conn, job.trace_id), effects_of(conn, job.trace_id)
+    if output is Format.JSON:
+        print_json(
+            {
+                **asdict(job),
+                "steps": [asdict(step) for step in steps],
+                "effects": [asdict(effect) for effect in effects],
+            }
+        )
+        return
+    result_console().print(_facts(job))
+    print_table(
+        ("step", "stage", "status", "to", "attempts", "consumed", "worker", "updated"),
+        (_step(step) for step in steps),
+    )
+    if effects:
+        print_table(("effect", "status", "calls", "key"), (_effect(e) for e in effects))
+
+
+def _facts(job: Job) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_row("job", job.trace_id)
+    table.add_row("flow", job.flow)
+    table.add_row("status", Text.assemble(status_text(job.status), f" at {job.stage}"))
+    table.add_row("born", moment(job.born_at))
+    table.add_row("updated", moment(job.updated_at))
+    if job.error:
+        table.add_row("error", Text(f"{job.error.kind}: {job.error.message}", style="red"))
+    if job.data is not None:
+        table.add_row("data", orjson.dumps(job.data, option=orjson.OPT_INDENT_2).decode())
+    return table
+
+
+def _step(step: Hop) -> tuple[str | Text, ...]:
+    place = step.consumed
+    return (
+        str(step.seq),
+        step.stage,
+        status_text(step.status),
+        ", ".join(step.to),
+        str(step.attempts),
+        f"{place.topic}[{place.partition}]@{place.offset}" if place else "",
+        step.worker or "",
+        moment(step.updated_at),
+    )
+
+
+def _effect(effect: Effect) -> tuple[str | Text, ...]:
+    return effect.name, status_text(effect.status), str(effect.calls), effect.key

@@ -1,0 +1,72 @@
+"""For tests of stages: a job context whose effects are recorded, without a broker or a database.
+
+job = job_context()
+outcome = classify(Mail(subject="Hello", body="…"), job)
+
+effects = RecordedEffects(results={"ticket": DeskAnswer(number="T-1")})
+outcome = await act(mail, job_context(effects=effects))
+assert [call.name for call in effects.calls] == ["ticket"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streams.context import Context, EffectCall, EffectRunner
+
+TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+SPAN_ID = "00f067aa0ba902b7"
+
+
+@dataclass
+class RecordedEffects:
+    """Effects as the ledger runs them, in memory: once per key.
+
+    Without `results` an effect's function is called with its key, as in production. With `results`
+    the named effects give that value, or raise it if it is an exception, and nothing is called.
+    What an effect raises is not kept: the next call with its key runs again.
+    """
+
+    results: Mapping[str, Any] = field(default_factory=dict)
+    #: Every request for an effect, in order; repeats too.
+    calls: list[EffectCall] = field(default_factory=list)
+    #: The result of each key that has one.
+    settled: dict[str, Any] = field(default_factory=dict)
+
+    async def run(self, call: EffectCall) -> Any:
+        self.calls.append(call)
+        if call.key not in self.settled:
+            self.settled[call.key] = await self._do(call)
+        return self.settled[call.key]
+
+    async def _do(self, call: EffectCall) -> Any:
+        if call.name in self.results:
+            result = self.results[call.name]
+            if isinstance(result, BaseException):
+                raise result
+            return result
+        return await call.fn(*call.args, idempotency_key=call.key, **call.kwargs)
+
+
+def job_context(
+    flow: str = "test",
+    stage: str = "test",
+    *,
+    trace_id: str = TRACE_ID,
+    seq: int = 1,
+    attempt: int = 1,
+    traceparent: str | None = None,
+    effects: EffectRunner | None = None,
+) -> Context:
+    """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`."""
+    return Context(
+        trace_id=trace_id,
+        flow=flow,
+        stage=stage,
+        seq=seq,
+        attempt=attempt,
+        traceparent=traceparent or f"00-{trace_id[:32]}-{SPAN_ID}-01",
+        effects=effects if effects is not None else RecordedEffects(),
+    )

@@ -1,0 +1,170 @@
+"""The waterfall: phases never negative, idle time shortened, work always visible."""
+
+from datetime import UTC, datetime, timedelta
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from schemas.state import HopTiming, JobError, Status
+from streams.cli.trace import as_json, show
+from streams.state.views import Effect, Hop
+from streams.trace_view import COMPRESSED, QUEUED, WORKING, Axis, took_us, waterfall
+
+JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
+START = 1_700_000_000_000_000
+
+
+def hop(
+    seq: int,
+    stage: str,
+    *times_ms: int,
+    status: Status = Status.RUNNING,
+    to: tuple[str, ...] = ("next",),
+    attempts: int = 1,
+    error: JobError | None = None,
+) -> Hop:
+    """`times_ms`: produced, started, finished, committed, after the job's birth."""
+    produced, started, finished, committed = (START + 1_000 * t for t in times_ms)
+    timing = HopTiming(
+        born_us=START,
+        produced_us=produced,
+        polled_us=produced,
+        started_us=started,
+        finished_us=finished,
+    )
+    return Hop(
+        trace_id=JOB,
+        seq=seq,
+        flow="mail",
+        stage=stage,
+        status=status,
+        attempts=attempts,
+        to=to,
+        data=None,
+        error=error,
+        usage=None,
+        link=None,
+        worker="0.ab",
+        consumed=None,
+        timing=timing,
+        committed_us=committed,
+        updated_at=datetime.fromtimestamp(committed / 1e6, UTC),
+        topic_id=UUID(int=1),
+        partition=0,
+        offset=seq,
+    )
+
+
+def effect(stage: str, settled: bool = True) -> Effect:
+    claimed = datetime(2026, 1, 1, tzinfo=UTC)
+    return Effect(
+        key=f"{JOB}:{stage}:0:reply",
+        trace_id=JOB,
+        flow="mail",
+        stage=stage,
+        name="reply",
+        status="done" if settled else "claimed",
+        idempotent=True,
+        calls=2,
+        result=None,
+        note=None,
+        claimed_at=claimed,
+        leased_until=claimed + timedelta(minutes=1),
+        settled_at=claimed + timedelta(milliseconds=5) if settled else None,
+    )
+
+
+def drawn(hops: list[Hop], effects: list[Effect] | None = None) -> str:
+    console = Console(width=140, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    with console.file:
+        show(waterfall(hops, effects or ()), console)
+    return console.export_text()
+
+
+def test_hops_stand_in_the_order_of_their_steps() -> None:
+    story = waterfall([hop(2, "b", 3, 4, 5, 6), hop(1, "a", 0, 1, 2, 3)])
+    assert [lane.hop.stage for lane in story.lanes] == ["a", "b"]
+    assert story.total_us == 6_000
+
+
+def test_phases_add_up_to_the_hop() -> None:
+    (lane,) = waterfall([hop(1, "a", 0, 10, 30, 35)]).lanes
+    assert (lane.queued_us, lane.working_us, lane.committing_us) == (10_000, 20_000, 5_000)
+
+
+def test_a_clock_that_is_behind_makes_no_negative_phase() -> None:
+    (lane,) = waterfall([hop(1, "a", 10, 5, 7, 6)]).lanes
+    assert (lane.queued_us, lane.working_us, lane.committing_us) == (0, 0, 0)
+
+
+def test_a_long_wait_is_compressed_and_said() -> None:
+    text = drawn([hop(1, "a", 0, 1, 2, 3), hop(2, "b", 3, 60_000, 60_001, 60_002)])
+    assert COMPRESSED in text
+    assert "time compressed" in text
+    assert "queued 60 s" in text
+
+
+def test_a_short_wait_is_drawn_to_scale() -> None:
+    axis = Axis(waterfall([hop(1, "a", 0, 10, 90, 100)]), 50)
+    assert not axis.compressed
+    bar = axis.bar(waterfall([hop(1, "a", 0, 10, 90, 100)]).lanes[0])
+    assert (bar.count(QUEUED), bar.count(WORKING)) == (5, 40)
+
+
+def test_effects_and_errors_stand_below_their_hop() -> None:
+    last = hop(
+        1,
+        "act",
+        0,
+        1,
+        2,
+        3,
+        status=Status.FAILED,
+        to=(),
+        attempts=5,
+        error=JobError(kind="rejected", message="no such [desk]"),
+    )
+    text = drawn([last], [effect("act"), effect("act", settled=False)])
+    assert "reply" in text
+    assert "2 calls, 5 ms" in text
+    assert "rejected: no such [desk]" in text
+    assert "5 attempts" in text
+    assert "failed" in text
+
+
+def test_an_unsettled_effect_has_no_duration() -> None:
+    assert took_us(effect("act", settled=False)) is None
+
+
+def test_the_json_has_the_phases() -> None:
+    document = as_json(waterfall([hop(1, "a", 0, 10, 30, 35)]))
+    (lane,) = document["hops"]  # type: ignore[misc]
+    assert lane["working_us"] == 20_000
+
+
+phases = st.lists(
+    st.tuples(*[st.integers(0, 10**9)] * 4).map(lambda t: tuple(sorted(t))), min_size=1, max_size=8
+)
+
+
+@given(phases, st.integers(20, 80))
+def test_every_bar_is_as_wide_as_the_axis_and_shows_work(
+    times: list[tuple[int, ...]], columns: int
+) -> None:
+    story = waterfall([hop(n, "a", *(x // 1000 for x in t)) for n, t in enumerate(times, 1)])
+    axis = Axis(story, columns)
+    for lane in story.lanes:
+        bar = axis.bar(lane)
+        assert len(bar) == columns
+        assert WORKING in bar
+
+
+@given(phases)
+def test_later_times_are_never_drawn_further_left(times: list[tuple[int, ...]]) -> None:
+    story = waterfall([hop(n, "a", *(x // 1000 for x in t)) for n, t in enumerate(times, 1)])
+    axis = Axis(story, 60)
+    marks = sorted(t for lane in story.lanes for t in (lane.started_us, lane.committed_us))
+    columns = [axis.column(t) for t in marks]
+    assert columns == sorted(columns)

@@ -1,0 +1,89 @@
+"""Goal: key and headers alone tell which job and step a record is, whatever they hold."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import headers as h
+from schemas.ids import id_from_coordinates, is_job_id
+from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
+
+JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
+HAND_OFF = [(h.FLOW, b"mail"), (h.SEQ, b"4"), (h.BORN, b"1700000000000001")]
+
+
+def identified(message: FakeMessage):
+    d = delivery(make_tracker(), message)
+    d.identify(b"mail")
+    return d
+
+
+def test_a_hand_off_is_the_next_step_of_its_job() -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), HAND_OFF))
+    assert (d.job_id, d.seq, d.born_us) == (JOB, 5, 1_700_000_000_000_001)
+    assert (d.is_new_job, d.claimable, d.fault) == (False, False, None)
+
+
+def test_a_record_without_our_headers_is_a_new_job_with_its_key_as_id() -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode()))
+    assert (d.job_id, d.seq, d.claimable) == (JOB, 1, True)
+    assert d.born_us == 1_700_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    "key",
+    [None, b"", b"customer-7", b"\xff\xfe", JOB.upper().encode(), b"0" * 32, f"{JOB}/1".encode()],
+)
+def test_a_new_job_whose_key_is_no_id_is_named_by_its_place(key: bytes | None) -> None:
+    d = identified(FakeMessage(b"{}", key, offset=42))
+    assert d.job_id == id_from_coordinates(TOPIC_ID, 0, 42)
+    assert d.key == d.job_id.encode()
+    assert not d.claimable
+    assert d.fault is None
+
+
+@pytest.mark.parametrize(
+    ("headers", "key", "says"),
+    [
+        ([(h.FLOW, b"mail"), (h.SEQ, b"four")], JOB.encode(), "is no number"),
+        ([(h.FLOW, b"mail"), (h.SEQ, b"-1")], JOB.encode(), "out of range"),
+        ([(h.FLOW, b"mail"), (h.SEQ, b"99999999999")], JOB.encode(), "out of range"),
+        ([(h.FLOW, b"other"), (h.SEQ, b"4")], JOB.encode(), "another flow"),
+        ([(h.SEQ, b"4")], JOB.encode(), "another flow"),
+        ([(h.FLOW, b"mail"), (h.SEQ, b"4")], b"me", "no job id"),
+    ],
+)
+def test_a_hand_off_that_cannot_be_ours_has_a_fault_that_says_why(
+    headers: list[tuple[str, bytes]], key: bytes, says: str
+) -> None:
+    d = identified(FakeMessage(b"{}", key, headers))
+    assert d.fault is not None
+    assert says in d.fault
+    assert is_job_id(d.job_id)
+
+
+def test_a_foreign_traceparent_becomes_a_link_and_our_own_does_not() -> None:
+    foreign = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    d = identified(FakeMessage(b"{}", JOB.encode(), [(h.TRACEPARENT, foreign)]))
+    assert d.link == foreign.decode()
+    ours = f"00-{JOB}-b7ad6b7169203331-01".encode()
+    assert identified(FakeMessage(b"{}", JOB.encode(), [(h.TRACEPARENT, ours)])).link is None
+
+
+@given(
+    st.none() | st.binary(max_size=80),
+    st.none()
+    | st.lists(
+        st.tuples(
+            st.sampled_from([h.SEQ, h.FLOW, h.BORN, h.TRACEPARENT, "x"]), st.binary(max_size=60)
+        ),
+        max_size=8,
+    ),
+)
+def test_any_key_and_headers_give_a_usable_id_and_never_raise(
+    key: bytes | None, headers: list[tuple[str, bytes]] | None
+) -> None:
+    d = identified(FakeMessage(b"{}", key, headers))
+    assert is_job_id(d.job_id)
+    assert d.key == d.job_id.encode()
+    assert d.seq >= 1
