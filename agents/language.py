@@ -9,7 +9,7 @@ from typing import Any, Final
 #: ISO 639-2 for "undetermined".
 UNKNOWN: Final = "und"
 #: The work per mail grows with the text, the certainty hardly: this much is read.
-READ_CHARS: Final = 600
+READ_CHARS: Final = 400
 _MIN_LETTERS: Final = 20
 _MIN_CONFIDENCE: Final = 0.5
 # Addresses, tags and quote marks are the same in every language.

@@ -16,7 +16,7 @@ _READ_CHARS: Final = 4_000
 _QUOTED = re.compile(r"^[ \t]*[>|].*$", re.MULTILINE)
 # Behind the signature mark or a list's rule line nobody speaks for themselves.
 _FOOTER = re.compile(r"^(?:-- ?|_{20,}|-{30,}.*)$", re.MULTILINE)
-_URL = re.compile(r"https?://\S+")
+_LINK = re.compile(r"(?<!^URL: )https?://\S+", re.MULTILINE)
 _ASKS = re.compile(r"\w['\")]?\s?\?(?=\s|$)")
 _URGENT = re.compile(
     r"\b(?:urgent(?:ly)?|asap|emergency|critical|immediately|deadline|production)\b", re.I
@@ -30,7 +30,9 @@ _HELP = re.compile(
     r"\b(?:help|advice|any (?:idea|clue|pointer|suggestion)s?|how (?:do|can) i)\b", re.I
 )
 _BULK = re.compile(
-    r"\b(?:unsubscribe|newsletter|this (?:mailing|is an automated))\b|^URL: http", re.I | re.M
+    r"\b(?:unsubscribe|newsletter|this (?:mailing|is an automated)|your (?:daily|weekly))\b"
+    r"|^URL: http",
+    re.I | re.M,
 )
 
 
@@ -38,7 +40,7 @@ def own_words(body: str) -> str:
     """The sender's words: without quotations, links, and what follows the signature mark."""
     text = _QUOTED.sub("", body[:_READ_CHARS])
     footer = _FOOTER.search(text)
-    return _URL.sub("", text[: footer.start()] if footer else text)
+    return _LINK.sub("", text[: footer.start()] if footer else text)
 
 
 def asks_something(own: str) -> bool:
@@ -59,7 +61,7 @@ class _Said:
 #: Points, their reason, and when they are given.
 RULES: Final[tuple[tuple[int, str, Callable[[_Said], bool]], ...]] = (
     (-5, "spam", lambda said: said.mail.label is Label.SPAM),
-    (-2, "bulk mail", lambda said: _BULK.search(said.mail.body[:_READ_CHARS]) is not None),
+    (-4, "bulk mail", lambda said: said.has(_BULK)),
     (-1, "news", lambda said: said.mail.topic is Topic.NEWS),
     (2, "asks a question", lambda said: asks_something(said.own)),
     (2, "asks for help", lambda said: said.has(_HELP)),

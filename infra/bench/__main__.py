@@ -14,7 +14,8 @@ import typer
 from infra.bench.measure import Plan
 from infra.bench.report import goal_lines, goals, section, sound
 from infra.bench.roster import CONTROL, PEERS, Workload
-from infra.bench.rounds import Results, as_json, find_site, note, run_round
+from infra.bench.rounds import Results, as_json, note, run_round
+from infra.bench.trial import Site
 from infra.services import services
 
 #: `--quick`: does it all work? Its figures mean little.
@@ -64,7 +65,7 @@ def main(
     directory = Path(tempfile.mkdtemp(prefix="handoff-bench-"))
     note(f"Logs of the peers are kept in {directory}.")
     with services() as at:
-        site = find_site(at.kafka_bootstrap_servers, at.database_url, directory)
+        site = Site(at.kafka_bootstrap_servers, at.database_url, directory, at.pids)
         for each in workload or _DEFAULT:
             default = 1 if quick or each is not Workload.THROUGHPUT else 3
             for turn in range(rounds or default):

@@ -33,7 +33,9 @@ class Job(BaseModel):
 
 
 def _advance(job: Job, name: str) -> Job:
-    return job.model_copy(update={"stage": name, "seq": job.seq + 1})
+    job.stage = name
+    job.seq += 1
+    return job
 
 
 @stage("classify", emits="enrich")

@@ -6,16 +6,14 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any
 
 import psycopg
 from confluent_kafka import KafkaException
-from psycopg.conninfo import conninfo_to_dict
 
 from infra.bench.machine import machine, versions
 from infra.bench.measure import Plan, measure
-from infra.bench.processes import PeerDied, listener_pid, parent_of
+from infra.bench.processes import PeerDied
 from infra.bench.report import Failure, goals, number, verdict_text
 from infra.bench.roster import PEERS, Workload, rotated
 from infra.bench.trial import Measurement, Site
@@ -57,22 +55,6 @@ def headline(found: Measurement) -> str:
     if found.workload is Workload.CRASH:
         return f"{len(found.killed_at)} kills, {verdict}"
     return f"{number(found.rate)} jobs/s, {verdict}"
-
-
-def find_site(bootstrap: str, database_url: str, directory: Path) -> Site:
-    """The services as given; where they run on this machine, also whose CPU time to count."""
-    host, _, port = bootstrap.split(",", maxsplit=1)[0].rpartition(":")
-    broker = listener_pid(host, int(port)) if host else None
-    return Site(bootstrap, database_url, directory, broker, _postgres_pid(database_url))
-
-
-def _postgres_pid(database_url: str) -> int | None:
-    host = str(conninfo_to_dict(database_url).get("host") or "localhost")
-    if not host.startswith("/") and host not in ("localhost", "127.0.0.1", "::1"):
-        return None
-    with psycopg.connect(database_url) as conn:
-        row = conn.execute("SELECT pg_backend_pid()").fetchone()
-        return parent_of(int(row[0]), "postgres") if row else None
 
 
 def as_json(site: Site, plan: Plan, results: Results, started: str) -> dict[str, Any]:

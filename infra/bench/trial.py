@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,15 +39,15 @@ class Site:
     bootstrap: str
     database_url: str
     directory: Path
-    broker_pid: int | None
-    postgres_pid: int | None
+    #: Of the services that were started here: `kafka`, `postgres`.
+    pids: Mapping[str, int] = field(default_factory=dict)
 
     def services_cpu_s(self) -> tuple[float | None, float | None]:
-        """CPU seconds so far of the broker and of Postgres; None for one that is elsewhere."""
+        """CPU seconds so far of the broker and of Postgres; None for one that runs elsewhere."""
         table = processes.process_table()
         return (
-            processes.tree_cpu_s(self.broker_pid, table),
-            processes.tree_cpu_s(self.postgres_pid, table),
+            processes.tree_cpu_s(self.pids.get("kafka"), table),
+            processes.tree_cpu_s(self.pids.get("postgres"), table),
         )
 
 

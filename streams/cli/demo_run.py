@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import cycle, islice
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from streams.cli.lag import SQL, projection_lag
 from streams.cli.submit import LineReader
-from streams.cli.supervise import StopRequest, Supervisor
+from streams.cli.supervise import Say, StopRequest, Supervisor
 from streams.cli.tally import DeskCount, Kill, Tally, kill_marks
 from streams.client import Client, entry_stage
 from streams.config import Settings
@@ -31,9 +31,8 @@ _TICK_S = 0.05
 #: How long after a kill the projector may take to show what was committed before it.
 _CATCH_UP_S = 15.0
 
-#: submitted, done, dead-lettered
-Progress = Callable[[int, int, int], None]
-Say = Callable[[str], None]
+#: Called with the numbers of submitted and finished jobs.
+Progressed = Callable[[int, int], None]
 
 
 def sample_lines(count: int | None) -> list[bytes]:
@@ -68,14 +67,11 @@ class _Standing:
 class DemoRun:
     """Submits, watches and kills. `worker` names the child that does the work."""
 
-    def __init__(
-        self, flow: Flow, settings: Settings, supervisor: Supervisor, worker: str, say: Say
-    ) -> None:
+    def __init__(self, flow: Flow, settings: Settings, supervisor: Supervisor, worker: str) -> None:
         self._flow = flow
         self._settings = settings
         self._supervisor = supervisor
         self._worker = worker
-        self._say = say
         self._admin = admin_client(settings)
         self._kills: list[Kill] = []
 
@@ -84,13 +80,14 @@ class DemoRun:
         lines: list[bytes],
         kills: int,
         request: StopRequest,
-        progress: Progress,
+        progressed: Progressed,
+        say: Say,
         desk: Callable[[], DeskCount],
     ) -> Tally:
         """Blocks until all jobs are finished, nothing moves any more, or a stop is requested."""
         submitted = asyncio.run(submit_sample(self._flow, self._settings, lines))
         with connect(self._settings) as conn:
-            stalled = self._watch(conn, submitted, kill_marks(kills), request, progress)
+            stalled = self._watch(conn, submitted, kill_marks(kills), request, progressed, say)
             return self._tally(conn, submitted, kills, stalled, desk())
 
     def _watch(
@@ -99,19 +96,20 @@ class DemoRun:
         submitted: int,
         marks: list[float],
         request: StopRequest,
-        progress: Progress,
+        progressed: Progressed,
+        say: Say,
     ) -> bool:
         last: list[Any] = []
         moved_at = time.monotonic()
         while not request.stop.wait(_TICK_S):
             self._supervisor.tick()
             standing = self._standing(conn)
-            progress(submitted, standing.done, standing.failed)
+            progressed(submitted, standing.finished)
             if standing.finished >= submitted:
                 return False
             due = len(self._kills) < len(marks)
             if due and standing.finished >= marks[len(self._kills)] * submitted:
-                self._kill(conn, submitted)
+                self._kill(conn, submitted, say)
             now = counts(conn, flow=self._flow.name)
             if now != last:
                 last, moved_at = now, time.monotonic()
@@ -123,7 +121,7 @@ class DemoRun:
         row = conn.execute(SQL["terminal_jobs"], {"flow": self._flow.name}).fetchone() or {}
         return _Standing(row["done"], row["failed"], row["open"])
 
-    def _kill(self, conn: SyncConn, submitted: int) -> None:
+    def _kill(self, conn: SyncConn, submitted: int, say: Say) -> None:
         """SIGKILL, restart at once, then count what the dead worker had left."""
         try:
             pid = self._supervisor.kill(self._worker)
@@ -138,7 +136,7 @@ class DemoRun:
         # All that was committed before the kill shows by now: the rest was still to be done.
         finished = self._standing(conn).finished
         self._kills.append(Kill(pid, finished, submitted - finished))
-        self._say(
+        say(
             f"SIGKILL {len(self._kills)}: worker {pid} is gone and restarted, {finished:,} jobs "
             f"finished, {submitted - finished:,} in flight."
         )
@@ -169,9 +167,3 @@ class DemoRun:
             kills_wanted=kills,
             stalled=stalled,
         )
-
-    def standing(self, conn: SyncConn) -> Iterator[str]:
-        """Where unfinished jobs stand, one sentence per stage."""
-        for count in counts(conn, flow=self._flow.name):
-            if not count.status.terminal:
-                yield f"{count.jobs:,} jobs are {count.status.value} after {count.stage}."

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 import typer
 from rich.text import Text
 
+from infra.kafka.jars import cache_directory, java
+from infra.postgres import binaries
 from streams import topics
 from streams.cli.lag import SQL, projection_lag
 from streams.cli.load import DEFAULT_APP, App, load_flow
@@ -89,16 +91,25 @@ def _guarded(
 def _tools(settings: Settings) -> Iterator[Check]:
     """Only what is needed to start services of our own."""
     if "kafka_bootstrap_servers" not in settings.model_fields_set:
-        for tool, mend in (("java", "install Java 17 or later"), ("mvn", "install Maven")):
-            yield _tool(tool, mend + ", or set KAFKA_BOOTSTRAP_SERVERS")
-    if "database_url" not in settings.model_fields_set and not _postgres_binaries():
-        mend = "install PostgreSQL or `pip install handoff[postgres]`, or set DATABASE_URL"
-        yield Check("postgres", False, "there are no server binaries", mend)
+        try:
+            yield Check("java", True, java())
+        except HandoffError as e:
+            yield Check("java", False, e.message, "install Java 17 or later")
+        yield _kafka_jars()
+    if "database_url" not in settings.model_fields_set:
+        found = binaries.system() or binaries.wheel()
+        detail = str(found.directory) if found else "there are no server binaries"
+        mend = "install PostgreSQL, or pip install 'handoff[postgres]'"
+        yield Check("postgres", found is not None, detail, mend)
 
 
-def _tool(name: str, mend: str) -> Check:
-    found = shutil.which(name)
-    return Check(name, found is not None, found or "not on the PATH", mend)
+def _kafka_jars() -> Check:
+    cache = cache_directory()
+    if cache.is_dir():
+        return Check("kafka jars", True, str(cache))
+    maven = shutil.which("mvn")
+    detail = f"to be fetched by {maven}" if maven else "not fetched, and there is no mvn to do it"
+    return Check("kafka jars", maven is not None, detail, "install Maven")
 
 
 def _broker(flow: Flow, settings: Settings) -> Iterator[Check]:

@@ -24,19 +24,22 @@ _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 30.0
 _KILL_TIMEOUT_S = 10.0
 _STDERR = 2
+_TICK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
     """A Python module to run as a process of its own, and its environment on top of ours.
 
-    What it prints is appended to the file `log`, or goes to our stderr.
+    What it prints is appended to the file `log`, or goes to our stderr. One that `serves` is stopped
+    after all others.
     """
 
     name: str
     argv: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
+    serves: bool = False
 
 
 def restart_wait_s(deaths: int, exit_code: int) -> float:
@@ -94,18 +97,26 @@ class Supervisor:
         return {n: c.process.pid for n, c in self._children.items() if c.process is not None}
 
     def stop(self, grace_s: float, hurry: threading.Event | None = None) -> None:
-        """SIGTERM in the order of starting, then SIGKILL after `grace_s` or when in a hurry."""
-        for child in self._children.values():
-            child.signal(signal.SIGTERM)
-        deadline = self._clock() + grace_s
-        for child in self._children.values():
-            while child.process is not None and child.reap() is None:
-                if self._clock() > deadline or (hurry is not None and hurry.is_set()):
-                    self._say(f"{child.spec.name} does not stop in time and is killed.")
-                    child.signal(signal.SIGKILL)
-                    child.process.wait(_KILL_TIMEOUT_S)
-                time.sleep(0.02)
+        """SIGTERM the workers, wait for all of them, then those that serve them.
+
+        SIGKILL for what is still there after `grace_s`, or at once in a hurry.
+        """
+        for serves in (False, True):
+            group = [c for c in self._children.values() if c.spec.serves is serves]
+            for child in group:
+                child.signal(signal.SIGTERM)
+            deadline = self._clock() + grace_s
+            for child in group:
+                self._wait(child, deadline, hurry)
         self._children.clear()
+
+    def _wait(self, child: _Child, deadline: float, hurry: threading.Event | None) -> None:
+        while child.process is not None and child.reap() is None:
+            if self._clock() > deadline or (hurry is not None and hurry.is_set()):
+                self._say(f"{child.spec.name} does not stop in time and is killed.")
+                child.signal(signal.SIGKILL)
+                child.process.wait(_KILL_TIMEOUT_S)
+            time.sleep(_TICK_S)
 
 
 class _Child:

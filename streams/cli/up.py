@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -30,6 +31,10 @@ def up(
         list[str] | None,
         typer.Option("--with", help="A module to run beside the workers (python -m MODULE)."),
     ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Where Kafka and Postgres keep their data; thrown away if not given."),
+    ] = None,
 ) -> None:
     """Start everything that a flow needs, and keep it running until Ctrl-C.
 
@@ -39,7 +44,7 @@ def up(
     kills the workers. The desk of the mail flow: --with infra.demo.desk.
     """
     flow = load_flow(app)
-    with stop_on_signals() as request, services() as endpoints:
+    with services(data_dir) as endpoints, stop_on_signals() as request:
         settings = load_settings(
             kafka_bootstrap_servers=endpoints.kafka_bootstrap_servers,
             database_url=endpoints.database_url,
@@ -60,12 +65,11 @@ def _run(
     supervisor = Supervisor(say)
     stages = [s.name for s in flow.stages]
     try:
-        # In the order in which they are told to stop: what hands on before what is called.
         for slot in range(workers):
             supervisor.start(worker_spec(f"worker {slot}", app, env, *stages, slot=slot))
         supervisor.start(worker_spec("projector", app, env, *_state_agents()))
         for module in beside:
-            supervisor.start(ChildSpec(module, (module,), env))
+            supervisor.start(ChildSpec(module, (module,), env, serves=True))
         say(_where(settings, stages, workers))
         while not request.stop.wait(_TICK_S):
             supervisor.tick()
@@ -82,7 +86,7 @@ def _where(settings: Settings, stages: list[str], workers: int) -> str:
     env = environment(settings)
     exports = " ".join(f"{k}={v}" for k, v in env.items() if v)
     return (
-        f"{workers} worker{'s' if workers > 1 else ''} with {', '.join(stages)}, and the projector, "
-        f"are starting. For other terminals:\n  export {exports}\nThen: handoff submit FILE, "
+        f"{workers} worker{'s' if workers > 1 else ''} with {', '.join(stages)}, and the "
+        f"projector, are starting. For other terminals:\n  export {exports}\nThen: handoff submit FILE, "
         "handoff jobs ls, handoff doctor. Ctrl-C stops all."
     )

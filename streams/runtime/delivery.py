@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -28,6 +29,7 @@ class Delivery:
         "born_us",
         "claimable",
         "fault",
+        "headers",
         "is_new_job",
         "job_id",
         "key",
@@ -58,6 +60,7 @@ class Delivery:
         self.model: Any = None
         self.task: Any = None
         self.fault: str | None = None
+        self.headers: Sequence[tuple[str, bytes]] = ()
         self.link: str | None = None
         self.claimable = False
 
@@ -73,11 +76,11 @@ class Delivery:
         """Read key and headers: `job_id`, `seq`, `born_us`, `link`. Never raises; see `fault`."""
         message = self.message
         try:
-            pairs = message.headers()
-            found: dict[str, Any] = dict(pairs) if pairs else {}
+            self.headers = message.headers() or ()
         except (UnicodeDecodeError, ValueError) as e:
-            found = {}
+            self.headers = ()
             self.fault = f"its headers are unreadable ({e})"
+        found = dict(self.headers)
         key = message.key()
         try:
             text = key.decode() if key else ""
@@ -105,7 +108,7 @@ class Delivery:
         if self.fault is not None and not is_job_id(text):
             self._name_by_place()
 
-    def _new_job(self, text: str, found: dict[str, Any]) -> None:
+    def _new_job(self, text: str, found: dict[str, bytes]) -> None:
         self.is_new_job = True
         self.seq = _FIRST_STEP
         self.born_us = self._number(found.get(h.BORN), self.produced_us)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
-from typing import Any, assert_never
+from typing import Any, NamedTuple, assert_never
 
 import orjson
 from pydantic import BaseModel
@@ -20,9 +20,22 @@ from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow, Stage
 from streams.outcome import Done, Emit, Outcome, Reject, Retry
-from streams.runtime.delivery import Delivery
+from streams.runtime.delivery import Delivery, OutRecord
 
 _TRACE_FLAGS = "01"
+_STATE = (
+    b'{"traceId":"%b","status":"%b","seq":%d,"data":%b,"attempts":%d,"updatedAt":"%b","to":%b,'
+    b'"timing":{"bornUs":%d,"producedUs":%d,"polledUs":%d,"startedUs":%d,"finishedUs":%d},'
+    b'"consumed":{%b,"offset":%d},%b%b'
+)
+
+
+class _Target(NamedTuple):
+    """Where a hand-off goes: its topic, the job's status then, and `to` of the state as JSON."""
+
+    topic: str
+    status: Status
+    names: bytes
 
 
 def now_us() -> int:
@@ -35,25 +48,32 @@ class RecordWriter:
 
     def __init__(self, flow: Flow, stage: Stage[Any, Any], settings: Settings, worker: str) -> None:
         names = settings.names
-        self._flow, self._stage, self._worker = flow, stage, worker
+        self._flow, self._stage = flow, stage
         self._max_payload_bytes = settings.max_payload_bytes
         self._state_topic = names.job_state_topic
         self._dead_letter_topic = names.dead_letter_topic(flow.name, stage.name)
         self._group = names.stage_group(flow.name, stage.name).encode()
-        self._topics = {to: names.stage_topic(flow.name, to) for to in stage.emits}
         self._targets = {
-            to: (self._topics[to], Status.DONE if to in flow.sinks else Status.RUNNING, (to,))
+            to: _Target(
+                names.stage_topic(flow.name, to),
+                Status.DONE if to in flow.sinks else Status.RUNNING,
+                orjson.dumps([to]),
+            )
             for to in stage.emits
         }
+        #: The state's fields that are equal for all records of this worker.
+        self._state_end = orjson.dumps(
+            {"flow": flow.name, "stage": stage.name, "worker": worker, "v": VERSION}
+        )[1:]
         self._static_headers: h.Headers = [
             (h.CE_SPECVERSION, b"1.0"),
             (h.CE_SOURCE, f"handoff/{flow.name}/{stage.name}".encode()),
             (h.CONTENT_TYPE, b"application/json"),
             (h.FLOW, flow.name.encode()),
         ]
-        self._types: dict[type[BaseModel], tuple[str, bytes]] = {}
-        self._now_ms = 0
-        self._now_text = ""
+        self._types: dict[type[BaseModel], bytes] = {}
+        self._now_ms = self._now_s = 0
+        self._text_ms = self._text_s = b""
 
     def traceparent(self, d: Delivery) -> str:
         """The W3C context of this hop: the handler runs inside it, the hand-off carries it on."""
@@ -80,7 +100,7 @@ class RecordWriter:
                 self._hand_off(d, to, model, traceparent, finished_us)
             case Done(result=result):
                 data = None if result is None else self._payload(result)
-                d.out.append(self._state(d, Status.DONE, data, (), finished_us))
+                d.out = [self._state(d, Status.DONE, data, b"[]", finished_us)]
             case Reject(reason=reason):
                 self.dead_letter(d, JobError(kind="rejected", message=reason), finished_us)
             case Retry():
@@ -97,27 +117,25 @@ class RecordWriter:
             raise BadSetup(
                 f"Stage {self._stage.name} handed job {d.job_id} to {to}, but declares {declared}."
             )
-        topic, status, handed_to = target
         data = self._payload(model)
-        d.out.append(self._state(d, status, data, handed_to, finished_us))
-        seq = str(d.seq)
-        _, ce_type = self._type_of(type(model))
-        d.out.append(
+        key, seq = d.key, b"%d" % d.seq
+        d.out = [
+            self._state(d, target.status, data, target.names, finished_us),
             (
-                topic,
-                d.key,
+                target.topic,
+                key,
                 data,
                 [
                     *self._static_headers,
-                    (h.CE_ID, f"{d.job_id}:{seq}".encode()),
-                    (h.CE_TYPE, ce_type),
-                    (h.CE_TIME, self._iso(finished_us).encode()),
-                    (h.SEQ, seq.encode()),
+                    (h.CE_ID, b"%b:%b" % (key, seq)),
+                    (h.CE_TYPE, self._types.get(type(model)) or self._type_of(type(model))),
+                    (h.CE_TIME, self._iso(finished_us)),
+                    (h.SEQ, seq),
                     (h.BORN, b"%d" % d.born_us),
                     (h.TRACEPARENT, traceparent.encode()),
                 ],
-            )
-        )
+            ),
+        ]
 
     def dead_letter(
         self,
@@ -129,9 +147,6 @@ class RecordWriter:
     ) -> None:
         """The original record, complete, on the dead-letter topic, and the job's state."""
         message = d.message
-        d.out.clear()
-        d.out.append(self._state(d, status, None, (), finished_us, error))
-        raw_headers = message.headers() if d.fault is None or "headers" not in d.fault else None
         key = message.key()
         about: h.Headers = [
             (h.DLQ_TOPIC, d.tracker.topic.encode()),
@@ -146,9 +161,10 @@ class RecordWriter:
             (h.DLQ_SEQ, b"%d" % d.seq),
             (h.DLQ_TIMESTAMP, b"%d" % message.timestamp()[1]),
         ]
-        d.out.append(
-            (self._dead_letter_topic, key, message.value(), [*(raw_headers or []), *about])
-        )
+        d.out = [
+            self._state(d, status, None, b"[]", finished_us, error),
+            (self._dead_letter_topic, key, message.value(), [*d.headers, *about]),
+        ]
 
     def _payload(self, model: BaseModel) -> bytes:
         data = model.__pydantic_serializer__.to_json(model, by_alias=True)
@@ -164,55 +180,51 @@ class RecordWriter:
         d: Delivery,
         status: Status,
         data: bytes | None,
-        to: tuple[str, ...],
+        to: bytes,
         finished_us: int,
         error: JobError | None = None,
-    ) -> tuple[str, bytes, bytes, None]:
+    ) -> OutRecord:
+        """`JobState` as JSON. Formatted, not dumped: ids are hex, numbers are numbers, the rest is
+        JSON already; golden tests hold it to the model."""
         tracker = d.tracker
-        state: dict[str, Any] = {
-            "v": VERSION,
-            "traceId": d.job_id,
-            "flow": self._flow.name,
-            "stage": self._stage.name,
-            "status": status.value,
-            "seq": d.seq,
-            "data": None if data is None else orjson.Fragment(data),
-            "attempts": d.attempt,
-            "updatedAt": self._iso(finished_us),
-            "to": to,
-            "timing": {
-                "bornUs": d.born_us,
-                "producedUs": d.produced_us,
-                "polledUs": d.polled_us,
-                "startedUs": d.started_us,
-                "finishedUs": finished_us,
-            },
-            "worker": self._worker,
-            "consumed": {
-                "topic": tracker.topic,
-                "topicId": tracker.topic_id,
-                "partition": tracker.partition,
-                "offset": d.offset,
-            },
-        }
+        more = b""
         if error is not None:
-            state["error"] = {"kind": error.kind, "message": error.message}
+            more += b'"error":%b,' % orjson.dumps({"kind": error.kind, "message": error.message})
         if d.link is not None:
-            state["link"] = d.link
-        return self._state_topic, d.key, orjson.dumps(state), None
+            more += b'"link":%b,' % orjson.dumps(d.link)
+        value = _STATE % (
+            d.key,
+            status.value.encode(),
+            d.seq,
+            b"null" if data is None else data,
+            d.attempt,
+            self._iso(finished_us),
+            to,
+            d.born_us,
+            d.produced_us,
+            d.polled_us,
+            d.started_us,
+            finished_us,
+            tracker.json,
+            d.message.offset(),
+            more,
+            self._state_end,
+        )
+        return self._state_topic, d.key, value, None
 
-    def _type_of(self, model: type[BaseModel]) -> tuple[str, bytes]:
-        known = self._types.get(model)
-        if known is None:
-            name = getattr(model, "CE_TYPE", None) or f"{self._flow.name}.{model.__name__.lower()}"
-            known = self._types[model] = (name, name.encode())
-        return known
+    def _type_of(self, model: type[BaseModel]) -> bytes:
+        name = getattr(model, "CE_TYPE", None) or f"{self._flow.name}.{model.__name__.lower()}"
+        return self._types.setdefault(model, str(name).encode())
 
-    def _iso(self, epoch_us: int) -> str:
+    def _iso(self, epoch_us: int) -> bytes:
         """ISO 8601, UTC, milliseconds; many records of a batch share one."""
         ms = epoch_us // 1000
         if ms != self._now_ms:
+            second = ms // 1000
+            if second != self._now_s:
+                moment = datetime.fromtimestamp(second, UTC)
+                self._text_s = moment.strftime("%Y-%m-%dT%H:%M:%S").encode()
+                self._now_s = second
+            self._text_ms = b"%b.%03dZ" % (self._text_s, ms % 1000)
             self._now_ms = ms
-            moment = datetime.fromtimestamp(ms / 1000, UTC)
-            self._now_text = moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{ms % 1000:03d}Z"
-        return self._now_text
+        return self._text_ms

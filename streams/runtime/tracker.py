@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
+import orjson
+
 from streams.offsets import Range, encode_map
 
 _UNFINISHED, _FINISHED = 0, 1
@@ -48,6 +50,10 @@ class Tracker:
         self.topic_id = topic_id
         self.partition = partition
         self.live = True
+        #: Topic, its UUID and the partition, as fields of a JSON object.
+        self.json = orjson.dumps({"topic": topic, "topicId": topic_id, "partition": partition})[
+            1:-1
+        ]
         self.head = head
         self.metadata = metadata
         #: The group was moved by a tool: records up to the consumed horizon are suspects.

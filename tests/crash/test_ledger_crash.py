@@ -132,6 +132,4 @@ async def test_a_settled_effect_is_answered_from_the_ledger(
 
 if __name__ == "__main__":
     path, point, repeatable = sys.argv[1:]
-    asyncio.run(
-        run_effect(load_settings(), Target(Path(path), point), idempotent=bool(repeatable))
-    )
+    asyncio.run(run_effect(load_settings(), Target(Path(path), point), idempotent=bool(repeatable)))

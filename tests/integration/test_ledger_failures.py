@@ -208,9 +208,9 @@ class Blocker:
 
     def insert(self) -> None:
         self.conn.execute(
-            "INSERT INTO effects (key, trace_id, flow, stage, name, fingerprint, idempotent, status,"
-            " slot, incarnation, leased_until) VALUES (%s, '', '', '', '', '', true, 'claimed', 99,"
-            " '', now())",
+            "INSERT INTO effects (key, trace_id, flow, stage, name, fingerprint, idempotent,"
+            " status, slot, incarnation, leased_until)"
+            " VALUES (%s, '', '', '', '', '', true, 'claimed', 99, '', now())",
             [KEY],
         )
 

@@ -150,15 +150,18 @@ async def test_a_move_of_one_partition_that_fails_undoes_those_of_all(
     assert len(contents(settings)["jobs"]) == 10
 
 
+@pytest.mark.parametrize("done_before", [0, 10])
 async def test_of_two_projectors_at_once_one_applies_and_the_other_is_told(
-    projection: Projection, pool: Pool, settings: Settings
+    projection: Projection, pool: Pool, settings: Settings, done_before: int
 ) -> None:
     twin = Projection(pool, settings, topic=TOPIC, topic_id=TOPIC_ID)
-    moves = moves_of(LOG, {})
+    if done_before:
+        await apply(projection, LOG[:done_before])
+    rest, moves = LOG[done_before:], [Move(0, done_before, 30)]
     with psycopg.connect(settings.database_url) as gate:
         # Held here, the first of them cannot finish before the second has begun.
         gate.execute("LOCK TABLE job_history IN ACCESS EXCLUSIVE MODE")
-        both = [asyncio.create_task(p.apply(LOG, moves)) for p in (projection, twin)]
+        both = [asyncio.create_task(p.apply(rest, moves)) for p in (projection, twin)]
         await lock_waiters(settings, at_least=2)
         gate.rollback()
     results = await asyncio.gather(*both, return_exceptions=True)

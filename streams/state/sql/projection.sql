@@ -14,7 +14,7 @@ ON CONFLICT DO NOTHING;
 -- In one order, so that two projectors cannot deadlock; a zombie waits here and then reads the truth.
 SELECT "partition", next_offset FROM projection_offsets
 WHERE topic_id = %(topic_id)s AND "partition" = ANY (%(partitions)s)
-ORDER BY "partition" FOR UPDATE;
+ORDER BY "partition";
 
 -- name: advance_positions
 UPDATE projection_offsets AS held
@@ -69,7 +69,7 @@ ON CONFLICT (trace_id) DO UPDATE SET
     attempts = excluded.attempts, data = excluded.data, error = excluded.error,
     parent = excluded.parent, worker = excluded.worker, usage = excluded.usage,
     handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at
-;
+WHERE excluded.seq > jobs.seq;
 
 -- name: keep_reject
 INSERT INTO projection_rejects (

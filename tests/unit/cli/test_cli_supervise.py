@@ -10,6 +10,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,15 +122,15 @@ def test_a_dead_child_is_restarted_after_its_wait_and_the_exit_code_is_said(
     supervisor.stop(grace_s=TIMEOUT_S)
 
 
-def test_a_stop_asks_every_child_and_waits_for_each(
+def test_a_stop_waits_for_the_workers_before_it_stops_what_serves_them(
     child: Callable[[str, str], ChildSpec], supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    for name in ("first", "second"):
-        supervisor.start(child(name, SLEEPER))
+    for name in ("desk", "worker"):
+        supervisor.start(replace(child(name, SLEEPER), serves=name == "desk"))
         eventually((tmp_path / f"{name}.ready").exists)
     pids = supervisor.pids().values()
     supervisor.stop(grace_s=TIMEOUT_S)
-    assert sorted((tmp_path / "order").read_text().split()) == ["first", "second"]
+    assert (tmp_path / "order").read_text().split() == ["worker", "desk"]
     assert not any(alive(pid) for pid in pids)
 
 

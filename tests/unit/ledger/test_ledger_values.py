@@ -89,7 +89,8 @@ class Mail(BaseModel):
     tags: set[str]
 
 words = set("a quick brown fox jumps over the lazy dog".split())
-print(list(words), "|", fingerprint(EffectCall("k", "n", "t", "f", "s", print, (words, Mail(tags=words)), {}, False)))
+args = (words, Mail(tags=words))
+print(list(words), "|", fingerprint(EffectCall("k", "n", "t", "f", "s", print, args, {}, False)))
 """
     outputs = [
         subprocess.run(
@@ -132,18 +133,18 @@ def stored(fn: Callable[..., Awaitable[Any]], result: Any) -> Any:
     return answer.read(answer.write(result), asked)
 
 
-async def ticket(*, idempotency_key: str) -> Ticket: ...
-async def tickets(*, idempotency_key: str) -> list[Ticket]: ...
+async def ticket(*, idempotency_key: str) -> Ticket: ...  # type: ignore[empty-body]
+async def tickets(*, idempotency_key: str) -> list[Ticket]: ...  # type: ignore[empty-body]
 async def nothing(*, idempotency_key: str) -> None: ...
 async def plain(*, idempotency_key: str): ...  # type: ignore[no-untyped-def]
-async def verdict(*, idempotency_key: str) -> Literal["spam", "ham"]: ...
+async def verdict(*, idempotency_key: str) -> Literal["spam", "ham"]: ...  # type: ignore[empty-body]
 def awaitable(*, idempotency_key: str) -> Awaitable[Ticket]: ...  # type: ignore[empty-body]
 
 
 class Desk:
-    async def file(self, *, idempotency_key: str) -> Ticket: ...
+    async def file(self, *, idempotency_key: str) -> Ticket: ...  # type: ignore[empty-body]
 
-    async def __call__(self, *, idempotency_key: str) -> Ticket: ...
+    async def __call__(self, *, idempotency_key: str) -> Ticket: ...  # type: ignore[empty-body]
 
 
 TICKET = Ticket(number=7, at=datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC))
@@ -187,7 +188,7 @@ def test_a_stored_result_that_no_longer_fits_parks_the_job() -> None:
 
 async def keyless(mail: str) -> None: ...
 async def homeless(*, idempotency_key: str) -> Nowhere: ...  # type: ignore[name-defined]  # noqa: F821
-async def strange(*, idempotency_key: str) -> Desk: ...
+async def strange(*, idempotency_key: str) -> Desk: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize(

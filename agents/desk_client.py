@@ -1,0 +1,91 @@
+"""The desk over HTTP: the effects of `act`, each called with an idempotency key.
+
+The desk honours `Idempotency-Key` (draft-ietf-httpapi-idempotency-key-header), so a call of unknown
+outcome may be repeated. One connection pool per event loop, made at the first call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import aiohttp
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from agents.settings import desk_settings
+from streams import BadRecord, BadWorld, EffectNotDone
+
+_CONFLICT = 409
+_TOO_MANY = 429
+_DETAIL_CHARS = 300
+
+
+class DeskAnswer(BaseModel):
+    """What the desk says of a ticket or a reply that it took."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    number: str = Field(min_length=1, max_length=100)
+
+
+class DeskRefusedNow(EffectNotDone, BadWorld):
+    """The desk did not take the call and did nothing: it is away, or has too much to do.
+
+    Operator action: see to the desk; the stage goes on by itself.
+    """
+
+
+async def file_ticket(payload: dict[str, Any], *, idempotency_key: str) -> DeskAnswer:
+    """Open a ticket. Raises `BadWorld` (call again with this key) or `BadRecord` (never will do)."""
+    return await _post("tickets", payload, idempotency_key)
+
+
+async def send_reply(payload: dict[str, Any], *, idempotency_key: str) -> DeskAnswer:
+    """Send a reply; errors as in `file_ticket`."""
+    return await _post("replies", payload, idempotency_key)
+
+
+async def _post(path: str, payload: dict[str, Any], key: str) -> DeskAnswer:
+    session = await _session()
+    # The draft's value is a structured-field string, hence the quotes.
+    headers = {"Idempotency-Key": f'"{key}"'}
+    try:
+        async with session.post(path, json=payload, headers=headers) as response:
+            text = await response.text()
+    except aiohttp.ClientConnectorError as e:
+        raise DeskRefusedNow(f"The desk at {session._base_url} cannot be reached: {e}.") from e
+    except (aiohttp.ClientError, TimeoutError) as e:
+        reason = str(e) or "it did not answer in time"
+        raise BadWorld(
+            f"The desk did not finish {path} for key {key}: {reason}. The call may have taken "
+            "effect; it is repeated with the same key.",
+            key=key,
+        ) from e
+    return _read(path, key, response.status, text)
+
+
+def _read(path: str, key: str, status: int, text: str) -> DeskAnswer:
+    said = f"The desk answered {status} to {path} for key {key}: {text.strip()[:_DETAIL_CHARS]}"
+    if status == _TOO_MANY:
+        raise DeskRefusedNow(said, key=key, status=status)
+    # 409: an earlier call with this key is still running; its answer is ours, a little later.
+    if status >= 500 or status == _CONFLICT:
+        raise BadWorld(said, key=key, status=status)
+    if status >= 300:
+        raise BadRecord(said, key=key, status=status)
+    try:
+        return DeskAnswer.model_validate_json(text)
+    except ValidationError as e:
+        raise BadWorld(
+            f"The desk's answer to {path} for key {key} cannot be read, so whether it took the call "
+            "is not known; it is repeated with the same key.",
+            key=key,
+            status=status,
+        ) from e
+
+
+_open: WeakKeyDictionary[
+    asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]
+] = WeakKeyDictionary()

@@ -1,0 +1,1 @@
+"""Postgres for development and tests: system binaries or a wheel's, run by our own code."""

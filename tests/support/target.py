@@ -1,0 +1,123 @@
+"""An effect target in the test process, on a unix socket, with a record of its own.
+
+It honours idempotency keys: a key that it knows changes nothing. Gates let a test hold handlers (or
+the target's answers) until it has seen what it wants to see. The functions at the top are what
+handlers in worker processes call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections import Counter
+from pathlib import Path
+from threading import Lock, Thread
+from typing import Any, Self
+
+SOCKET_VARIABLE = "TEST_TARGET_SOCKET"
+
+
+async def do_effect(key: str, n: int, answer_gate: str = "") -> int:
+    answer = await _ask({"key": key, "n": n, "gate": answer_gate})
+    return int(answer["n"])
+
+
+async def pass_gate(name: str) -> None:
+    await _ask({"gate": name})
+
+
+async def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    reader, writer = await asyncio.open_unix_connection(os.environ[SOCKET_VARIABLE])
+    try:
+        writer.write(json.dumps(request).encode() + b"\n")
+        answer: dict[str, Any] = json.loads(await reader.readline())
+        return answer
+    finally:
+        writer.close()
+
+
+class Target:
+    """The server, in a thread of its own; a context manager.
+
+    `calls` holds (key, n) of every call as it came, `effects` what each key did first.
+    """
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+        self.calls: list[tuple[str, int]] = []
+        self.effects: dict[str, int] = {}
+        self._waiting: Counter[str] = Counter()
+        self._lock = Lock()
+        self._loop = asyncio.new_event_loop()
+        self._gates: dict[str, asyncio.Event] = {}
+        self._thread = Thread(target=self._loop.run_forever, name="target", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        started = asyncio.run_coroutine_threadsafe(
+            asyncio.start_unix_server(self._serve, str(self.socket), backlog=4_096), self._loop
+        )
+        self._server = started.result(10)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    async def _close(self) -> None:
+        self._server.close()
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        if others:
+            await asyncio.wait(others)
+
+    def open(self, gate: str) -> None:
+        """Let those who wait at `gate` pass, and all who come later."""
+        self._loop.call_soon_threadsafe(lambda: self._gate(gate).set())
+
+    def waiting(self, gate: str) -> int:
+        """How many wait at `gate` now."""
+        with self._lock:
+            return self._waiting[gate]
+
+    def _gate(self, name: str) -> asyncio.Event:
+        return self._gates.setdefault(name, asyncio.Event())
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            line = await reader.readline()
+            if not line:
+                return
+            request = json.loads(line)
+            answer: dict[str, Any] = {}
+            if "key" in request:
+                key, n = request["key"], request["n"]
+                self.calls.append((key, n))
+                answer["n"] = self.effects.setdefault(key, n)
+            if request["gate"] and not await self._passed(request["gate"], reader):
+                return
+            writer.write(json.dumps(answer).encode() + b"\n")
+            await writer.drain()
+        except (ConnectionError, asyncio.CancelledError):
+            pass
+        finally:
+            writer.close()
+
+    async def _passed(self, gate: str, reader: asyncio.StreamReader) -> bool:
+        """True once the gate is open; False when the asking process is dead before that."""
+        with self._lock:
+            self._waiting[gate] += 1
+        opened = asyncio.ensure_future(self._gate(gate).wait())
+        hung_up = asyncio.ensure_future(reader.read())
+        try:
+            await asyncio.wait((opened, hung_up), return_when=asyncio.FIRST_COMPLETED)
+            return opened.done()
+        finally:
+            opened.cancel()
+            hung_up.cancel()
+            with self._lock:
+                self._waiting[gate] -= 1

@@ -1,0 +1,80 @@
+"""Goal: the state that the hot path formats by hand is the `JobState` that the wire promises."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from schemas import headers as h
+from schemas.state import JobError, JobState, Status
+from streams import Context, Done, Flow, stage
+from streams.config import load_settings
+from streams.runtime.records import RecordWriter
+from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
+
+JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
+FINISHED_US = 1_700_000_001_234_567
+
+
+class Text(BaseModel):
+    text: str
+
+
+@stage("classify", emits="out")
+def classify(text: Text, job: Context) -> Text:
+    return text
+
+
+WRITER = RecordWriter(Flow("mail", (classify,), sinks=("out",)), classify, load_settings(), "3.ab")
+
+
+def read(out: object) -> JobState:
+    return JobState.model_validate_json(out[0][2])  # type: ignore[index]
+
+
+@given(st.text(max_size=50), st.text(max_size=80), st.text(max_size=30))
+def test_whatever_the_texts_hold_the_state_is_read_back_whole(
+    payload: str, message: str, link: str
+) -> None:
+    d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode(), offset=17))
+    d.identify(b"mail")
+    d.attempt, d.started_us, d.link = 2, FINISHED_US - 5, link or None
+    WRITER.outcome(d, Done(Text(text=payload)), WRITER.traceparent(d), FINISHED_US)
+    state = read(d.out)
+    assert (state.trace_id, state.seq, state.status) == (JOB, 1, Status.DONE)
+    assert state.data == {"text": payload}
+    assert (state.flow, state.stage, state.worker, state.attempts) == (
+        "mail",
+        "classify",
+        "3.ab",
+        2,
+    )
+    assert state.link == (link or None)
+    assert state.updated_at.isoformat(timespec="milliseconds") == "2023-11-14T22:13:21.234+00:00"
+    assert state.consumed is not None
+    assert (state.consumed.topic_id, state.consumed.offset) == (TOPIC_ID, 17)
+    assert state.timing is not None
+    assert state.timing.finished_us == FINISHED_US
+    assert state.timing.produced_us == state.timing.born_us == 1_700_000_000_000_000
+    WRITER.dead_letter(d, JobError(kind="rejected", message=message), FINISHED_US)
+    failed = read(d.out)
+    assert failed.status is Status.FAILED
+    assert failed.error is not None
+    assert failed.error.message == message
+
+
+def test_a_dead_letter_keeps_key_value_and_headers_as_they_were() -> None:
+    headers = [("x", b"\xff"), ("x", b"again"), (h.TRACEPARENT, b"nonsense")]
+    d = delivery(make_tracker(), FakeMessage(b"\xfe", b"\xff", headers, offset=17))
+    d.identify(b"mail")
+    WRITER.dead_letter(d, JobError(kind="bad_record", message="broken"), FINISHED_US)
+    topic, key, value, out_headers = d.out[1]
+    assert (topic, key, value) == ("mail.classify.dlq", b"\xff", b"\xfe")
+    assert out_headers[:3] == headers
+    about = dict(out_headers[3:])
+    assert (about[h.DLQ_TOPIC], about[h.DLQ_PARTITION], about[h.DLQ_OFFSET]) == (
+        b"mail.classify",
+        b"0",
+        b"17",
+    )
+    assert about[h.DLQ_MESSAGE] == b"broken"
+    assert about[h.DLQ_JOB].decode() == read(d.out).trace_id
