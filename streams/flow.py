@@ -28,6 +28,7 @@ class Stage(Generic[In, Out]):
 
     `emits` names the stages and sinks that it may hand to; a plain model goes to the only one.
     `concurrency` bounds the async handlers that run at once in one worker, `timeout` each run.
+    `prepare` runs once in each worker, before the first record: to load models and tables.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Stage(Generic[In, Out]):
     concurrency: int = 64
     timeout: timedelta = timedelta(minutes=5)
     retry: Backoff = field(default_factory=Backoff)
+    prepare: Callable[[], None] | None = None
 
     def __call__(self, model: In, job: Context) -> Out:
         return self.handler(model, job)
@@ -62,6 +64,7 @@ class stage:
         concurrency: int = 64,
         timeout: timedelta = timedelta(minutes=5),
         retry: Backoff | None = None,
+        prepare: Callable[[], None] | None = None,
     ) -> None:
         if not name.isidentifier() or not name.islower():
             raise BadSetup(f"A stage's name is a lower-case identifier; {name!r} is not.")
@@ -72,6 +75,7 @@ class stage:
         self._concurrency = concurrency
         self._timeout = timeout
         self._retry = retry or Backoff()
+        self._prepare = prepare
 
     @overload
     def __call__(
@@ -90,6 +94,7 @@ class stage:
             concurrency=self._concurrency,
             timeout=self._timeout,
             retry=self._retry,
+            prepare=self._prepare,
         )
 
 

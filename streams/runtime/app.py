@@ -7,8 +7,11 @@ agent consumes a channel that a polling thread feeds.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
+import tempfile
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import faust
@@ -173,6 +176,8 @@ def faust_app(
         broker=f"kafka://{settings.kafka_bootstrap_servers.replace(',', ';kafka://')}",
         store="memory://",
         web_enabled=False,
+        # Nothing is kept there, but Faust makes the folder, by default in the current one.
+        datadir=Path(tempfile.gettempdir()) / f"handoff-faust-{os.getuid()}",
     )
     parts = Parts(flow, wanted, settings)
     app.feeds = Feeds(app, parts)

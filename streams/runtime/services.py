@@ -74,6 +74,8 @@ class StageService:
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
         settings, names = self._settings, self._settings.names
+        if self._stage.prepare is not None:
+            await asyncio.to_thread(self._stage.prepare)
         group = names.stage_group(self._flow.name, self._stage.name)
         member = names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Sequence
 
@@ -27,9 +28,18 @@ def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
     `grace_s`, the rest is released for the next owner. After SIGKILL the same slot goes on at once.
     """
     arm(settings.crash_point)
+    _calm_garbage_collector()
     app = faust_app(flow, stages, settings)
     asyncio.run(_serve(app))
     return _exit_code(app.failure)
+
+
+def _calm_garbage_collector() -> None:
+    """Records in flight are many and free of cycles: collecting them over and over costs a third
+    of the hot path. What was imported never becomes garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 50)
 
 
 async def _serve(app: HandoffApp) -> None:

@@ -1,0 +1,52 @@
+"""Goal: what older programs wrote is read for ever. Golden files are added to, never changed."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas.ids import id_from_coordinates, id_from_line, is_job_id, span_id, trace_id_of
+from schemas.state import JobState, Status
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "wire"
+
+
+def test_the_first_version_of_a_job_state_is_read() -> None:
+    state = JobState.model_validate_json((GOLDEN / "job_state.v1.json").read_bytes())
+    assert (state.trace_id, state.seq, state.status) == (
+        "4bf92f3577b34da6a3ce929d0e0e4736",
+        3,
+        Status.FAILED,
+    )
+    assert state.error is not None
+    assert state.error.kind == "handler_failed"
+    assert state.consumed is not None
+    assert (state.consumed.topic, state.consumed.partition, state.consumed.offset) == (
+        "mail.act",
+        2,
+        41,
+    )
+    assert state.timing is not None
+    assert state.timing.finished_us - state.timing.started_us == 112_500
+
+
+def test_ids_do_not_change_between_releases() -> None:
+    job = id_from_line("mail", b'{"subject":"hi"}', 0)
+    assert job == "c5e07a0ab95f2f81a538c3f0c8632d36"
+    assert span_id(job, 1) == "d667d1f8a6db497d"
+
+
+@given(st.uuids(), st.integers(0, 2**31 - 1), st.integers(0, 2**62))
+def test_a_place_always_gives_the_same_usable_id(topic_id, partition: int, offset: int) -> None:
+    job = id_from_coordinates(topic_id, partition, offset)
+    assert is_job_id(job)
+    assert job == id_from_coordinates(topic_id, partition, offset)
+    assert job != id_from_coordinates(topic_id, partition, offset + 1)
+
+
+def test_children_share_their_parents_trace() -> None:
+    parent = "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert is_job_id(f"{parent}/2/0")
+    assert trace_id_of(f"{parent}/2/0") == parent
+    assert not is_job_id(f"{parent}/")
+    assert not is_job_id("0" * 32)
