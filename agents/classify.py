@@ -11,7 +11,11 @@ from streams import Context, stage
 SPAM_FROM = 0.5
 
 
-@stage("classify", emits="enrich")
+def load_model() -> None:
+    spam_model.shipped()
+
+
+@stage("classify", emits="enrich", prepare=load_model)
 def classify(mail: Mail, job: Context) -> ClassifiedMail:
     """Add label, probability of spam and topic. Looks at nothing but `subject` and `body`."""
     score = spam_model.shipped().score(mail.subject, mail.body)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -38,7 +39,7 @@ class DeskRefusedNow(EffectNotDone, BadWorld):
 
 
 async def file_ticket(payload: dict[str, Any], *, idempotency_key: str) -> DeskAnswer:
-    """Open a ticket. Raises `BadWorld` (call again with this key) or `BadRecord` (never will do)."""
+    """Open a ticket. Raises `BadWorld` (call again with this key) or `BadRecord` (refused)."""
     return await _post("tickets", payload, idempotency_key)
 
 
@@ -48,19 +49,21 @@ async def send_reply(payload: dict[str, Any], *, idempotency_key: str) -> DeskAn
 
 
 async def _post(path: str, payload: dict[str, Any], key: str) -> DeskAnswer:
-    session = await _session()
+    desk = await _desk()
     # The draft's value is a structured-field string, hence the quotes.
     headers = {"Idempotency-Key": f'"{key}"'}
     try:
-        async with session.post(path, json=payload, headers=headers) as response:
+        async with desk.session.post(
+            f"{desk.url}/{path}", json=payload, headers=headers
+        ) as response:
             text = await response.text()
     except aiohttp.ClientConnectorError as e:
-        raise DeskRefusedNow(f"The desk at {session._base_url} cannot be reached: {e}.") from e
+        raise DeskRefusedNow(f"The desk at {desk.url} cannot be reached: {e}.", key=key) from e
     except (aiohttp.ClientError, TimeoutError) as e:
         reason = str(e) or "it did not answer in time"
         raise BadWorld(
-            f"The desk did not finish {path} for key {key}: {reason}. The call may have taken "
-            "effect; it is repeated with the same key.",
+            f"The desk at {desk.url} did not finish {path} for key {key}: {reason}. The call may "
+            "have taken effect; it is repeated with the same key.",
             key=key,
         ) from e
     return _read(path, key, response.status, text)
@@ -79,13 +82,39 @@ def _read(path: str, key: str, status: int, text: str) -> DeskAnswer:
         return DeskAnswer.model_validate_json(text)
     except ValidationError as e:
         raise BadWorld(
-            f"The desk's answer to {path} for key {key} cannot be read, so whether it took the call "
-            "is not known; it is repeated with the same key.",
+            f"The desk's answer to {path} for key {key} cannot be read, so whether it took "
+            "the call is not known; it is repeated with the same key.",
             key=key,
             status=status,
         ) from e
 
 
-_open: WeakKeyDictionary[
-    asyncio.AbstractEventLoop, AsyncGenerator[aiohttp.ClientSession, None]
-] = WeakKeyDictionary()
+@dataclass(frozen=True, slots=True)
+class _Desk:
+    url: str
+    session: aiohttp.ClientSession
+
+
+_desks: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[_Desk, AsyncGenerator[_Desk, None]]] = (
+    WeakKeyDictionary()
+)
+
+
+async def _desk() -> _Desk:
+    """The desk as this event loop sees it; the settings are read when a loop first asks."""
+    loop = asyncio.get_running_loop()
+    if loop not in _desks:
+        holder = _holder()
+        # No other task of this loop comes in between: the first step of the holder does not wait.
+        _desks[loop] = (await anext(holder), holder)
+    return _desks[loop][0]
+
+
+async def _holder() -> AsyncGenerator[_Desk, None]:
+    """Keeps the session open until the loop shuts its generators down, as `asyncio.run` does."""
+    settings = desk_settings()
+    timeout = aiohttp.ClientTimeout(total=settings.timeout_s)
+    # The stage bounds how many calls run at once.
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(timeout=timeout, connector=connector) as session:
+        yield _Desk(settings.url.rstrip("/"), session)

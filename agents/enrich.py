@@ -10,7 +10,7 @@ from schemas.mail import ClassifiedMail, EnrichedMail
 from streams import Context, stage
 
 
-@stage("enrich", emits="act")
+@stage("enrich", emits="act", prepare=language.load)
 def enrich(mail: ClassifiedMail, job: Context) -> EnrichedMail:
     """Add what can be read from the text itself; the same mail always gives the same answer."""
     own = own_words(mail.body)

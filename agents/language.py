@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib import import_module
 from typing import Any, Final
 
 #: ISO 639-2 for "undetermined".
@@ -19,10 +20,9 @@ _NOISE = re.compile(r"https?://\S+|\S+@\S+|<[^>]{0,200}>|^[>\s]+|[^\w\s'.,!?-]+"
 @cache
 def _identifier() -> Any:
     # Imported here: only a worker that runs `enrich` should pay about a second for the model.
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415
-
-    return LanguageIdentifier.from_model_file(
-        MODEL_FILE, norm_probs=True, min_confidence=_MIN_CONFIDENCE
+    langid: Any = import_module("py3langid.langid")
+    return langid.LanguageIdentifier.from_model_file(
+        langid.MODEL_FILE, norm_probs=True, min_confidence=_MIN_CONFIDENCE
     )
 
 

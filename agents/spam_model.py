@@ -29,25 +29,28 @@ _MASK: Final = (1 << BITS) - 1
 SUBJECT_CHARS: Final = 300
 BODY_CHARS: Final = 4_000
 
-# All of non-ASCII counts as letters, so that the Unicode tables of a Python release do not matter.
-_TOKEN = re.compile(r"[a-z0-9\x80-\U0010ffff]+|[!-/:-@\[-`{-~]")
-_DIGIT = re.compile(r"[0-9]")
+# Bytes, so that neither the Unicode tables of a Python release nor its hash seed matter: ASCII in
+# lower case, digits read as 0 (only their count tells), and all beyond ASCII is part of a word.
+_PLAIN = bytes.maketrans(
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZ123456789", b"abcdefghijklmnopqrstuvwxyz000000000"
+)
+_TOKEN = re.compile(rb"[a-z0\x80-\xff]+|[!-/:-@\[-`{-~]")
 
 
-def tokens(text: str) -> list[str]:
-    """Lower-case words and single signs; digits read as 0, so that only their count matters."""
-    return _TOKEN.findall(_DIGIT.sub("0", text.lower()))
+def tokens(text: str) -> list[bytes]:
+    """Words and single signs, in order."""
+    return _TOKEN.findall(text.encode("utf-8", "surrogatepass").translate(_PLAIN))
 
 
 def features(subject: str, body: str) -> NDArray[np.uint32]:
     """The sorted, distinct buckets of a mail; words of the subject are features of their own."""
-    found: set[str] = set()
-    for mark, text in (("s ", subject[:SUBJECT_CHARS]), ("b ", body[:BODY_CHARS])):
-        words = tokens(text)
-        found.update([mark + word for word in words])
-        found.update([f"{mark}{a} {b}" for a, b in pairwise(words)])
-    hashed = [crc32(each.encode("utf-8", "surrogatepass")) & _MASK for each in found]
-    return np.unique(np.array(hashed, dtype=np.uint32))
+    found: set[bytes] = set()
+    for mark, text in ((b"s ", subject[:SUBJECT_CHARS]), (b"b ", body[:BODY_CHARS])):
+        words = [mark + word for word in tokens(text)]
+        found.update(words)
+        found.update([a + b for a, b in pairwise(words)])
+    hashed = np.fromiter(map(crc32, found), dtype=np.uint32, count=len(found))
+    return np.unique(hashed & _MASK)
 
 
 @dataclass(frozen=True)

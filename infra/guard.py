@@ -30,6 +30,8 @@ from contextlib import suppress
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+#: As shells say it.
+_NOT_EXECUTED = 127
 
 
 class Guard:
@@ -117,7 +119,13 @@ def main() -> None:
     # The program's Ctrl-C is not ours (we have a session of our own); a SIGTERM to the guard is.
     stop_asked = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop_asked.set())
-    guard = Guard(_parse())
+    options = _parse()
+    try:
+        guard = Guard(options)
+    except OSError as e:
+        with Path(options.log).open("a", encoding="utf-8") as log:
+            log.write(f"{options.command[0]} cannot be executed: {e}\n")
+        sys.exit(_NOT_EXECUTED)
     signal.signal(signal.SIGTERM, lambda *_: guard.stop())
     os.write(1, b"%d\n" % guard.pid)
     threading.Thread(target=guard.listen, daemon=True).start()

@@ -57,7 +57,7 @@ class Place:
 class Guarded:
     """One running service under its guard (`infra.guard`).
 
-    It ends by `stop` or `kill`, and whenever this process ends, SIGKILL included. A process that
+    Raises `ServiceFailed` when the command cannot be executed. It ends by `stop` or `kill`, and whenever this process ends, SIGKILL included. A process that
     was forked from this one without exec keeps it alive as long as it lives itself.
     """
 
@@ -74,6 +74,7 @@ class Guarded:
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._name, self._grace_s = name, grace_s
+        start = fresh_log(log)
         options = ["--log", str(log), "--cwd", str(place.home), "--stop-signal", stop_signal]
         options += ["--grace", str(grace_s)]
         if account is not None:
@@ -88,14 +89,14 @@ class Guarded:
             pass_fds=() if place.lock_fd is None else (place.lock_fd,),
             env=env,
         )
-        self.pid = self._first_line(log)
+        self.pid = self._first_line(log, start)
 
-    def _first_line(self, log: Path) -> int:
+    def _first_line(self, log: Path, start: int) -> int:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             self._end()
-            raise ServiceFailed(f"{self._name} could not be executed; see above and {log}.")
+            raise not_started(self._name, log, start, "could not be executed")
         return int(line)
 
     @property

@@ -16,7 +16,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -201,11 +201,11 @@ def services(
         yield running.endpoints
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Run both in the foreground until Ctrl-C or SIGTERM; print their environment lines."""
     parser = argparse.ArgumentParser(prog="python -m infra.services", description=main.__doc__)
     parser.add_argument("--data-dir", type=Path, help="keep data here; else it is thrown away")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     # SIGTERM as Ctrl-C: stopped in order, with the data removed, and not by our guards.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

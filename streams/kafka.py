@@ -74,6 +74,8 @@ PARTITIONER: Final = "murmur2_random"
 #: Room for a dead letter's headers and a state record's envelope around the largest payload.
 _MESSAGE_MAX_BYTES: Final = 4 * 2**20
 _ADMIN_TIMEOUT_S: Final = 20.0
+#: Longer than a dead worker's transaction can stay open: its time-out and the broker's scan.
+_STABLE_TIMEOUT_S: Final = 60.0
 
 ErrorCallback = Callable[[KafkaError], None]
 
@@ -305,16 +307,27 @@ def low_watermarks(settings: Settings, admin: AdminClient, topic: TopicFacts) ->
 def committed_offsets(
     settings: Settings, admin: AdminClient, group: str, topic: TopicFacts
 ) -> dict[int, TopicPartition]:
-    """Committed offset and metadata of each partition that has one, read stable (KIP-447)."""
+    """Committed offset and metadata of each partition that has one, read stable (KIP-447).
+
+    Waits while a transaction holds an offset of the group: that partition *has* an offset, and
+    which one is known when the transaction has ended or timed out. Raises `BadWorld` if neither.
+    """
     request = ConsumerGroupTopicPartitions(
         group, [TopicPartition(topic.name, p) for p in range(topic.partitions)]
     )
-    with blame(settings, f"reading offsets of group {group}"):
-        futures = admin.list_consumer_group_offsets(
-            [request], require_stable=True, request_timeout=_ADMIN_TIMEOUT_S
-        )
-        found = futures[group].result(_ADMIN_TIMEOUT_S)
-    return {tp.partition: tp for tp in found.topic_partitions if tp.offset >= 0}
+    deadline = time.monotonic() + _STABLE_TIMEOUT_S
+    while True:
+        with blame(settings, f"reading offsets of group {group}"):
+            futures = admin.list_consumer_group_offsets(
+                [request], require_stable=True, request_timeout=_ADMIN_TIMEOUT_S
+            )
+            found = futures[group].result(_ADMIN_TIMEOUT_S)
+        errors = [tp.error for tp in found.topic_partitions if tp.error is not None]
+        if not errors:
+            return {tp.partition: tp for tp in found.topic_partitions if tp.offset >= 0}
+        if errors[0].code() != KafkaError.UNSTABLE_OFFSET_COMMIT or time.monotonic() > deadline:
+            raise BadWorld(f"The offsets of group {group} are not to be had: {errors[0].str()}.")
+        time.sleep(0.1)
 
 
 def seed_offsets(

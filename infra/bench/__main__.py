@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
-import time
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -16,7 +15,7 @@ from infra.bench.report import goal_lines, goals, section, sound
 from infra.bench.roster import CONTROL, PEERS, Workload
 from infra.bench.rounds import Results, as_json, note, run_round
 from infra.bench.trial import Site
-from infra.services import services
+from infra.services import ServiceFailed, services
 
 #: `--quick`: does it all work? Its figures mean little.
 _QUICK = Plan(jobs=8_000, io_jobs=2_000, seconds=5.0, crash_jobs=20_000, limit_s=90.0)
@@ -54,30 +53,45 @@ def main(
 ) -> None:
     """Measure handoff and its peers in turn on the same broker.
 
-    Exit code 0 says that every peer could be measured and that handoff lost and doubled nothing;
-    goals of speed are printed, not enforced, since they hang on the machine.
+    Exit code 0 says that every peer could be measured and that handoff lost and doubled nothing,
+    1 that it is not so, 3 that the services did not start. Goals of speed are printed, not
+    enforced, since they hang on the machine.
     """
     plan = replace(_QUICK if quick else Plan(), kills=kills)
     if jobs is not None:
         plan = replace(plan, jobs=jobs, io_jobs=jobs, crash_jobs=jobs)
     names, results = chosen_peers(peers), Results()
-    started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    directory = Path(tempfile.mkdtemp(prefix="handoff-bench-"))
-    note(f"Logs of the peers are kept in {directory}.")
-    with services() as at:
-        site = Site(at.kafka_bootstrap_servers, at.database_url, directory, at.pids)
-        for each in workload or _DEFAULT:
-            default = 1 if quick or each is not Workload.THROUGHPUT else 3
-            for turn in range(rounds or default):
-                run_round(site, each, plan, turn, names, results)
-            print(section(each, results.measurements), flush=True)
-        print(goal_lines(goals(results.measurements)))
-        if json_path is not None:
-            report = as_json(site, plan, results, started)
-            json_path.write_text(json.dumps(report, indent=1, default=str) + "\n")
+    try:
+        with services() as at:
+            directory = Path(tempfile.mkdtemp(prefix="handoff-bench-"))
+            note(f"Logs of the peers are kept in {directory}.")
+            site = Site(at.kafka_bootstrap_servers, at.database_url, directory, at.pids)
+            run(site, workload or _DEFAULT, plan, rounds or (1 if quick else None), names, results)
+            if json_path is not None:
+                json_path.write_text(as_json(site, plan, results))
+    except ServiceFailed as e:
+        note(e.message)
+        raise typer.Exit(3) from None
     for which, peer, turn, reason in results.failures:
         note(f"Not measured: {which}, round {turn + 1}, {peer}: {reason}")
     raise typer.Exit(0 if sound(results.measurements, results.failures) else 1)
+
+
+def run(
+    site: Site,
+    workloads: Iterable[Workload],
+    plan: Plan,
+    rounds: int | None,
+    peers: list[str],
+    results: Results,
+) -> None:
+    """Measure, and print each workload's table as soon as it is complete."""
+    for each in workloads:
+        # A rate needs a median; the others are here for a verdict.
+        for turn in range(rounds or (3 if each is Workload.THROUGHPUT else 1)):
+            run_round(site, each, plan, turn, peers, results)
+        print(section(each, results.measurements), flush=True)
+    print(goal_lines(goals(results.measurements)), flush=True)
 
 
 if __name__ == "__main__":

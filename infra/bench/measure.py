@@ -175,10 +175,7 @@ def _crash(here: Trial, plan: Plan, turn: int) -> Measurement:
     start = time.time()
     killed_at: list[float] = []
     with ExitStack() as opened:
-        hand_offs = [
-            opened.enter_context(Arrivals(bootstrap, topics.into(each)))
-            for each in (*STAGES[1:], "done")
-        ]
+        hand_offs = [opened.enter_context(Arrivals(bootstrap, topic)) for topic in topics.hand_offs]
 
         def progress() -> float:
             """Share of all hand-offs that has been made."""
@@ -223,7 +220,7 @@ def _wait_for_progress(
 
 def _wait_for_quiet(here: Trial, check: Callable[[], None]) -> None:
     """Return once no topic has grown for 5 s: duplicates, too, have then come through."""
-    watched = [here.topics.job_state, *map(here.topics.into, (*STAGES[1:], "done"))]
+    watched = [here.topics.job_state, *here.topics.hand_offs]
     with Ends(here.site.bootstrap) as ends:
         last, since = ends.total(*watched), time.monotonic()
         while time.monotonic() - since < _QUIET_S:

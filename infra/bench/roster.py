@@ -152,7 +152,7 @@ CONTROL: Final = "control"
 OURS: Final = "handoff"
 FAUST: Final = "faust"
 
-_SLOW: Final = {Workload.THROUGHPUT: 0.08, Workload.IO: 0.1, Workload.CRASH: 0.3}
+_SLOW: Final = {Workload.THROUGHPUT: 0.05, Workload.IO: 0.05, Workload.CRASH: 0.2}
 
 PEERS: Final = {
     peer.name: peer

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -21,8 +22,9 @@ from infra.bench.trial import Measurement, Site
 
 @dataclass
 class Results:
-    """What has been found so far."""
+    """What has been found so far, and when the run began (UTC)."""
 
+    started: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
     measurements: list[Measurement] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
 
@@ -57,10 +59,10 @@ def headline(found: Measurement) -> str:
     return f"{number(found.rate)} jobs/s, {verdict}"
 
 
-def as_json(site: Site, plan: Plan, results: Results, started: str) -> dict[str, Any]:
+def as_json(site: Site, plan: Plan, results: Results) -> str:
     """The whole run: settings, versions, each measurement, the goals."""
-    return {
-        "started": started,
+    report = {
+        "started": results.started,
         "machine": machine(),
         "versions": versions(site.database_url),
         "plan": asdict(plan),
@@ -71,3 +73,4 @@ def as_json(site: Site, plan: Plan, results: Results, started: str) -> dict[str,
         "failures": results.failures,
         "goals": [{**asdict(g), "met": g.met} for g in goals(results.measurements)],
     }
+    return json.dumps(report, indent=1) + "\n"

@@ -23,6 +23,11 @@ class Topics:
         return f"{self.prefix}bench.{stage}"
 
     @property
+    def hand_offs(self) -> list[str]:
+        """Topics that a stage writes hand-offs to, in the order of the flow."""
+        return [self.into(each) for each in (*STAGES[1:], "done")]
+
+    @property
     def job_state(self) -> str:
         return f"{self.prefix}job-state"
 

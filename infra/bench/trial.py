@@ -15,7 +15,7 @@ from infra.bench.counter import Ends, count_done, count_steps
 from infra.bench.load import Sent
 from infra.bench.processes import PeerGroup
 from infra.bench.roster import Peer, Place, Run, Workload
-from infra.bench.topics import Topics
+from infra.bench.topics import STAGES, Topics
 from infra.bench.verdict import STEPS_PER_JOB, Verdict, judge
 
 #: How long `job-state` may lag behind `done` before its missing steps count as missing.
@@ -132,6 +132,9 @@ def trial(site: Site, peer: Peer, workload: Workload) -> Iterator[Trial]:
     log = site.directory / f"{workload}-{peer.name}-{topics.prefix}worker.log"
     try:
         with prepared as run:
+            # A client that meets a topic before its leader may look again only minutes later.
+            with Ends(site.bootstrap) as ends:
+                ends.total(topics.into(STAGES[0]), topics.job_state, *topics.hand_offs)
             yield Trial(site, peer, run, topics, log)
     finally:
         topics.drop()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from infra.kafka.jars import jars, java
@@ -28,6 +28,8 @@ _START_TIMEOUT_S: Final = 180.0
 _STOP_GRACE_S: Final = 20.0
 _PORT_TRIES: Final = 5
 _POLL_S: Final = 0.05
+#: Group, transactional id and topic that only the readiness check names.
+_PROBE: Final = "handoff-readiness"
 
 
 class PortTaken(Exception):
@@ -168,14 +170,17 @@ def _serves(bootstrap_servers: str) -> bool:
         "bootstrap.servers": bootstrap_servers,
         "log_level": 0,  # what goes wrong here is said by the broker's log
     }
-    group = ConsumerGroupTopicPartitions("handoff-readiness")
     try:
-        admin = AdminClient(client)
-        if not admin.list_topics(timeout=5).brokers:
+        if not AdminClient(client).list_topics(timeout=5).brokers:
             return False
-        Producer({**client, "transactional.id": "handoff-readiness"}).init_transactions(10)
-        for answer in admin.list_consumer_group_offsets([group], request_timeout=10).values():
-            answer.result()
+        Producer({**client, "transactional.id": _PROBE}).init_transactions(10)
+        # Not by AdminClient.list_consumer_group_offsets: confluent-kafka 2.16.1 crashes the process
+        # when no coordinator is there yet.
+        consumer = Consumer({**client, "group.id": _PROBE})
+        try:
+            consumer.committed([TopicPartition(_PROBE, 0)], timeout=10)
+        finally:
+            consumer.close()
     except KafkaException:
         return False
     return True

@@ -18,7 +18,7 @@ from streams import topics
 from streams.cli.demo_desk import Desk
 from streams.cli.demo_report import drawn_progress, explain, report, where_next
 from streams.cli.demo_run import DemoRun, sample_lines
-from streams.cli.load import DEFAULT_APP, App, load_flow
+from streams.cli.load import DEFAULT_APP, load_flow
 from streams.cli.output import BAD_NEWS, Format, Output, say
 from streams.cli.prepare import environment, prepare, worker_spec
 from streams.cli.supervise import StopRequest, Supervisor, stop_on_signals
@@ -36,7 +36,6 @@ _TICK_S = 0.2
 
 @app.command()
 def demo(
-    app: App = DEFAULT_APP,
     kill: Annotated[
         int, typer.Option(min=0, max=100, help="SIGKILL the worker so many times on the way.")
     ] = 0,
@@ -57,10 +56,10 @@ def demo(
     Exit codes: 0 submitted = done + dead-lettered, nothing was done twice, and the desk carried out
     exactly what the jobs asked for; 1 it does not add up; 2 and 3 it could not run.
     """
-    flow = load_flow(app)
+    flow = load_flow(DEFAULT_APP)
     place = Path(tempfile.mkdtemp(prefix="handoff-demo-"))
     with _world(flow) as settings, stop_on_signals() as request:
-        tally = _Demo(flow, app, settings, place, request, output).run(kill, count, keep)
+        tally = _Demo(flow, settings, place, request, output).run(kill, count, keep)
     if tally.faults():
         say(f"The logs are in {place}.")
         raise typer.Exit(BAD_NEWS)
@@ -96,7 +95,6 @@ class _Demo:
     """The processes of one demo, from their start to their end."""
 
     flow: Flow
-    app: str
     settings: Settings
     place: Path
     request: StopRequest
@@ -104,7 +102,7 @@ class _Demo:
 
     def run(self, kills: int, count: int | None, keep: bool) -> Tally:
         supervisor = Supervisor(say)
-        desk = Desk(self.place / "desk.log")
+        desk = Desk(self.place)
         try:
             self._start(supervisor, desk)
             run = DemoRun(self.flow, self.settings, supervisor, _WORKER)
@@ -129,7 +127,7 @@ class _Demo:
         stages = [s.name for s in self.flow.stages]
         for name, runs in ((_WORKER, stages), (_PROJECTOR, [_PROJECTOR])):
             log = self.place / f"{name}.log"
-            supervisor.start(worker_spec(name, self.app, env, *runs, log=log))
+            supervisor.start(worker_spec(name, DEFAULT_APP, env, *runs, log=log))
 
     def _stay(self, supervisor: Supervisor, desk: Desk) -> None:
         say(where_next({**environment(self.settings), **desk.env}))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from streams.cli.demo_run import Progressed, Say
+from streams.cli.demo_run import Progressed
 from streams.cli.lag import SQL
 from streams.cli.output import (
     Format,
@@ -21,6 +21,7 @@ from streams.cli.output import (
     result_console,
     say,
 )
+from streams.cli.supervise import Say
 from streams.cli.tally import Tally
 from streams.cli.trace import as_json, show
 from streams.flow import Flow

@@ -146,8 +146,9 @@ class DemoRun:
     ) -> Tally:
         standing = self._standing(conn)
         flow = {"flow": self._flow.name}
-        effects = {r["status"]: r for r in conn.execute(SQL["effects_by_status"], flow)}
-        done = effects.pop("done", {"jobs": 0})
+        rows = conn.execute(SQL["effects_by_status"], flow)
+        effects = {row["status"]: row["effects"] for row in rows}
+        acting = conn.execute(SQL["acting_jobs"], flow).fetchone() or {}
         span = conn.execute(SQL["span_of_work"], flow).fetchone() or {}
         doubled = conn.execute(SQL["doubled_steps"]).fetchone() or {}
         latency = latencies(conn, flow=self._flow.name)
@@ -159,8 +160,9 @@ class DemoRun:
             p50_s=latency.p50_s,
             p95_s=latency.p95_s,
             desk=desk,
-            acting=done["jobs"],
-            unsettled=sum(r["effects"] for r in effects.values()),
+            acting=acting["jobs"],
+            settled=effects.pop("done", 0),
+            unsettled=sum(effects.values()),
             doubled_steps=doubled["steps"],
             skipped=sum(s.records for s in skip_counts(conn)),
             kills=tuple(self._kills),

@@ -21,5 +21,5 @@ def projection_lag(settings: Settings, admin: AdminClient, conn: SyncConn) -> in
     low = low_watermarks(settings, admin, topic)
     ends = end_offsets(settings, admin, topic)
     rows = conn.execute(SQL["projection_positions"], {"topic_id": topic.topic_id}).fetchall()
-    at = {row["partition"]: row["next_offset"] for row in rows}
+    at: dict[int, int] = {row["partition"]: row["next_offset"] for row in rows}
     return sum(max(0, end - max(at.get(p, 0), low[p])) for p, end in ends.items())

@@ -31,8 +31,8 @@ _TICK_S = 0.02
 class ChildSpec:
     """A Python module to run as a process of its own, and its environment on top of ours.
 
-    What it prints is appended to the file `log`, or goes to our stderr. One that `serves` is stopped
-    after all others.
+    What it prints is appended to the file `log`, or goes to our stderr. One that `serves` is
+    stopped after all others.
     """
 
     name: str

@@ -37,9 +37,10 @@ class Tally:
     p50_s: float | None
     p95_s: float | None
     desk: DeskCount
-    #: Jobs whose last stage did an effect, by the ledger.
+    #: Jobs whose result says that something was filed for them.
     acting: int
-    #: Effects of the ledger that are not settled.
+    #: Effects of the ledger, with their outcome known and not known.
+    settled: int
     unsettled: int
     #: Steps that are in job-state more than once.
     doubled_steps: int
@@ -76,6 +77,8 @@ class Tally:
             found.append(
                 f"The desk carried out {self.desk.effects:,} effects for {self.acting:,} jobs."
             )
+        if self.settled != self.acting:
+            found.append(f"The ledger has {self.settled:,} effects for {self.acting:,} jobs.")
         if self.unsettled:
             found.append(f"{self.unsettled:,} effects are not settled: handoff effects ls.")
         found += self._kill_faults()

@@ -87,6 +87,6 @@ def _where(settings: Settings, stages: list[str], workers: int) -> str:
     exports = " ".join(f"{k}={v}" for k, v in env.items() if v)
     return (
         f"{workers} worker{'s' if workers > 1 else ''} with {', '.join(stages)}, and the "
-        f"projector, are starting. For other terminals:\n  export {exports}\nThen: handoff submit FILE, "
-        "handoff jobs ls, handoff doctor. Ctrl-C stops all."
+        f"projector, are starting. For other terminals:\n  export {exports}\nThen: handoff "
+        "submit FILE, handoff jobs ls, handoff doctor. Ctrl-C stops all."
     )

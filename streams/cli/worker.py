@@ -35,7 +35,7 @@ def worker(
     way that only a restart mends; 4 another process holds the slot.
     """
     # The one import inside a command: Faust changes global state when it is loaded.
-    from streams.runtime import run_worker  # noqa: PLC0415
+    from streams.runtime import run_worker
 
     flow = load_flow(app)
     settings = load_settings() if slot is None else load_settings(slot=slot)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -17,6 +18,7 @@ from streams.errors import EffectParked
 from streams.ledger.effects import Ledger, ask_of
 from streams.ledger.queries import list_effects
 from streams.ledger.rows import Granted
+from streams.ledger.rules import Ending, Status
 from streams.postgres import connect, open_pool
 
 pytestmark = pytest.mark.services
@@ -312,6 +314,49 @@ async def test_a_fenced_attempt_cannot_release_the_claim_of_its_successor(
     end.set()
     await holder
     assert row(settings)["status"] == "done"
+
+
+async def test_only_the_last_attempt_of_the_same_process_may_release(
+    worker: Worker, settings: Settings
+) -> None:
+    one, two = await worker(slot=0), await worker(slot=0)
+    call = effect(Desk().file, "hello", idempotent=True)
+    await die_in_call(one, call)
+    await die_in_call(two, call)
+    before = row(settings)
+    assert before["fence"] == 2
+    ask = ask_of(call)
+    stale = Ending(ask.key, ask.fingerprint, Status.RELEASED, fence=1)
+    strange = replace(stale, fence=2)
+    await two._rows.end([stale])
+    await one._rows.end([strange])
+    assert row(settings) == before
+    await two._rows.end([strange])
+    assert row(settings)["status"] == "released"
+
+
+async def test_an_effect_that_is_settled_while_another_decides_to_take_it_over_stays_done(
+    worker: Worker, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk()
+    desk.gate.clear()
+    call = effect(desk.file, "hello", idempotent=True)
+    slow = asyncio.create_task((await worker(slot=0)).run(call))
+    await desk.called.wait()
+    expire(settings)
+    two = await worker(slot=1)
+    read = two._rows._read
+
+    async def read_and_be_late(conn: Any, keys: Any) -> Any:
+        found = await read(conn, keys)
+        desk.gate.set()
+        await asyncio.wait([slow])
+        return found
+
+    monkeypatch.setattr(two._rows, "_read", read_and_be_late)
+    assert await two.run(call) == await slow
+    assert len(desk.calls) == 1
+    assert row(settings)["fence"] == 1
 
 
 async def test_the_lease_of_a_long_call_is_renewed(worker: Worker, settings: Settings) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from psycopg.rows import DictRow, dict_row
 
 from streams.config import Settings
@@ -337,31 +339,72 @@ async def test_what_postgres_did_not_take_is_told_again_without_being_asked(
     assert found["result"] == "sent"
 
 
-async def test_a_postgres_that_accepts_and_never_answers_is_given_up(settings: Settings) -> None:
-    held = []
+class Proxy:
+    """Stands before Postgres; once frozen it passes nothing on and closes nothing, as a stopped
+    server does whose kernel still acknowledges."""
 
-    async def never(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        held.append(writer)
+    def __init__(self, settings: Settings) -> None:
+        with psycopg.connect(settings.database_url) as conn:
+            self.host, self.port = conn.info.hostaddr or conn.info.host, conn.info.port
+        self.thawed = asyncio.Event()
+        self.thawed.set()
+        self.pumps: set[asyncio.Task[None]] = set()
 
-    server = await asyncio.start_server(never, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    silent = settings.model_copy(
-        update={
-            "database_url": f"postgresql://x@127.0.0.1:{port}/x",
-            "database_timeout_s": 0.2,
-        }
-    )
+    async def open(self, settings: Settings) -> Settings:
+        self.server = await asyncio.start_server(self.accept, "127.0.0.1", 0)
+        port = self.server.sockets[0].getsockname()[1]
+        url = make_conninfo(settings.database_url, host="127.0.0.1", hostaddr=None, port=port)
+        return settings.model_copy(update={"database_url": url, "database_timeout_s": 0.5})
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.host.startswith("/"):
+            path = f"{self.host}/.s.PGSQL.{self.port}"
+            there, back = await asyncio.open_unix_connection(path)
+        else:
+            there, back = await asyncio.open_connection(self.host, self.port)
+        for a, b in ((reader, back), (there, writer)):
+            pump = asyncio.create_task(self.pump(a, b))
+            self.pumps.add(pump)
+            pump.add_done_callback(self.pumps.discard)
+
+    async def pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(65_536):
+                await self.thawed.wait()
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            writer.close()
+
+    async def close(self) -> None:
+        for pump in self.pumps:
+            pump.cancel()
+        if self.pumps:
+            await asyncio.wait(self.pumps)
+        self.server.close()
+
+
+async def test_a_postgres_that_has_stopped_is_given_up_and_found_again(settings: Settings) -> None:
+    proxy = Proxy(settings)
+    behind = await proxy.open(settings)
     target = Target()
-    pool = open_pool(silent)
-    await pool.open()
-    ledger = Ledger(pool, silent)
-    await ledger.open()
-    with pytest.raises(BadWorld, match="does not serve"):
-        await ledger.run(effect(target.send, "hello"))
-    assert target.calls == 0
-    await ledger.close()
-    await pool.close(timeout=0.1)
-    for writer in held:
-        writer.close()
-    server.close()
-    await server.wait_closed()
+    async with open_pool(behind) as pool:
+        ledger = Ledger(pool, behind)
+        await ledger.open()
+        other = f"{'cd' * 16}:act:0:other"
+        assert await ledger.run(replace(effect(target.send, "hello"), key=other)) == 1
+        proxy.thawed.clear()
+        with pytest.raises(BadWorld, match="does not serve"):
+            await ledger.run(effect(target.send, "hello"))
+        assert target.calls == 1
+        proxy.thawed.set()
+        while True:
+            try:
+                assert await ledger.run(effect(target.send, "hello")) == 2
+                break
+            except BadWorld:
+                await asyncio.sleep(0.05)  # the pool is still replacing its connections
+        await ledger.close()
+    await proxy.close()

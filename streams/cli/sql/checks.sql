@@ -21,8 +21,13 @@ SELECT count(*) AS steps FROM (
 ) AS doubled;
 
 -- name: effects_by_status
-SELECT status, count(*) AS effects, count(DISTINCT trace_id) AS jobs FROM effects
+SELECT status, count(*) AS effects FROM effects
 WHERE flow = %(flow)s GROUP BY status;
+
+-- name: acting_jobs
+-- Jobs of the mail flow whose result names what the desk filed for them.
+SELECT count(*) AS jobs FROM jobs
+WHERE flow = %(flow)s AND status = 'done' AND data ->> 'number' IS NOT NULL;
 
 -- name: span_of_work
 -- Seconds from the first birth to the last commit.
@@ -30,6 +35,9 @@ SELECT (max(committed_us) - min(born_us)) / 1e6::float8 AS seconds FROM job_hist
 WHERE flow = %(flow)s;
 
 -- name: longest_story
--- A job to show: the one with most steps that took the median time or more.
-SELECT trace_id FROM job_history WHERE flow = %(flow)s
-GROUP BY trace_id ORDER BY count(*) DESC, trace_id LIMIT 1;
+-- A job to show: one with as many steps and effects as any.
+SELECT step.trace_id FROM job_history AS step
+LEFT JOIN effects AS effect ON effect.trace_id = step.trace_id
+WHERE step.flow = %(flow)s
+GROUP BY step.trace_id
+ORDER BY count(DISTINCT step.seq) DESC, count(effect.key) DESC, step.trace_id LIMIT 1;

@@ -14,7 +14,7 @@ ON CONFLICT DO NOTHING;
 -- In one order, so that two projectors cannot deadlock; a zombie waits here and then reads the truth.
 SELECT "partition", next_offset FROM projection_offsets
 WHERE topic_id = %(topic_id)s AND "partition" = ANY (%(partitions)s)
-ORDER BY "partition";
+ORDER BY "partition" FOR UPDATE;
 
 -- name: advance_positions
 UPDATE projection_offsets AS held

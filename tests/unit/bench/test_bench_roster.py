@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+import typer
+
+from infra.bench.__main__ import chosen_peers
 from infra.bench.roster import CONTROL, FAUST, OURS, PEERS, Workload, rotated
 
 
@@ -19,9 +23,22 @@ def test_the_order_of_no_peers_is_empty() -> None:
 def test_ours_and_the_control_get_every_job_and_a_slow_peer_a_share() -> None:
     assert PEERS[OURS].jobs(Workload.THROUGHPUT, 100_000) == 100_000
     assert PEERS[CONTROL].jobs(Workload.THROUGHPUT, 100_000) == 100_000
-    assert PEERS[FAUST].jobs(Workload.THROUGHPUT, 100_000) == 8_000
+    assert PEERS[FAUST].jobs(Workload.THROUGHPUT, 100_000) == 5_000
 
 
 def test_a_share_is_never_too_small_to_measure_nor_more_than_was_asked() -> None:
     assert PEERS[FAUST].jobs(Workload.THROUGHPUT, 1_000) == 500
     assert PEERS[FAUST].jobs(Workload.THROUGHPUT, 100) == 100
+
+
+def test_the_control_takes_part_whoever_is_chosen_since_it_is_the_divisor() -> None:
+    assert chosen_peers("handoff, faust,handoff") == [CONTROL, OURS, FAUST]
+
+
+def test_without_a_choice_all_but_the_extras_take_part() -> None:
+    assert chosen_peers(None) == [CONTROL, OURS, "bare-loop", FAUST, "faust-tuned"]
+
+
+def test_an_unknown_peer_is_refused_with_the_names_that_exist() -> None:
+    with pytest.raises(typer.BadParameter, match="no peer celery; there are control, handoff"):
+        chosen_peers("handoff,celery")

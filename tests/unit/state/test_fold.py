@@ -133,7 +133,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     ),
     "consumed a huge offset": (
         broken(consumed={"topic": "t", "topicId": str(TOPIC_ID), "partition": 0, "offset": 2**63}),
-        "consumed.offset: out of range",
+        "consumed: out of range",
     ),
     "was born after the year 9999": (
         broken(
@@ -179,6 +179,12 @@ def test_a_record_without_a_key_is_rejected() -> None:
     assert [r.reason for r in fold([record(source, key=None)]).rejected] == [
         "the record's key is not its traceId"
     ]
+
+
+@pytest.mark.parametrize("timestamp_ms", [-1, 2**60])
+def test_a_record_with_an_impossible_timestamp_is_rejected(timestamp_ms: int) -> None:
+    (rejected,) = fold([record(state(job_id(0), 1), timestamp_ms=timestamp_ms)]).rejected
+    assert rejected.reason == "the record's timestamp is out of range"
 
 
 @given(st.binary(max_size=200))

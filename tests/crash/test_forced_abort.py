@@ -1,0 +1,62 @@
+"""A worker whose transactions are aborted under it finds out what happened and goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from streams.config import Settings
+from tests.support.flows import Job
+from tests.support.judge import assert_all_done_once
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.services
+
+JOBS = 1_000
+
+
+def test_a_worker_that_is_fenced_in_mid_stream_rebuilds_and_stays_exactly_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, max_in_flight_records=200, max_commit_records=50) as rig:
+        worker = rig.worker()
+        ids = rig.submit([Job(n=n, wait_ms=20 + n % 50) for n in range(JOBS)])
+        rig.wait(lambda: rig.finished() > 0, "the stream runs")
+        fenced = 0
+        while not _aborted(rig):
+            before = len(rig.records("finish"))
+            assert before < JOBS, "no transaction was open at any of the fences"
+            _fence(rig, "work")
+            fenced += 1
+            rig.wait(lambda n=before: len(rig.records("finish")) > n, "the worker goes on")
+        assert rig.finished() < JOBS, "work was in flight at the last fence"
+        rig.wait(lambda: rig.finished() >= JOBS, "all jobs are on the sink")
+        assert_all_done_once(rig, ids)
+        assert worker.running, "one process all the time"
+        assert worker.stop() == 0
+
+
+def _fence(rig: Rig, stage: str) -> None:
+    """Another producer takes the transactional id: what is open under it is aborted."""
+    producer = Producer(
+        {
+            "bootstrap.servers": rig.settings.kafka_bootstrap_servers,
+            "transactional.id": rig.settings.names.member(rig.group(stage), 0),
+        }
+    )
+    producer.init_transactions(30)
+
+
+def _aborted(rig: Rig) -> int:
+    """How many records of aborted transactions lie in the hand-off topics."""
+    topic = rig.topic("finish")
+    # The committed ones first: meanwhile more can only be added to the others.
+    committed = {(r.partition, r.offset) for r in rig.log(topic)}
+    everything = rig.log(topic, committed=False)
+    ends = {p: max((o for q, o in committed if q == p), default=-1) for p, _ in committed}
+    return sum(
+        (r.partition, r.offset) not in committed and r.offset < ends.get(r.partition, -1)
+        for r in everything
+    )

@@ -1,0 +1,54 @@
+"""Graceful stop: what is finished is committed, the rest is delivered again (invariant I10)."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from streams.config import Settings
+from tests.support.flows import Job
+from tests.support.judge import assert_all_done_once
+from tests.support.rig import Rig
+
+pytestmark = pytest.mark.services
+
+
+def test_a_stop_commits_what_finishes_within_the_grace_and_releases_the_rest(
+    settings: Settings, tmp_path: Path
+) -> None:
+    grace_s = 3.0
+    with Rig(settings, tmp_path, grace_s=grace_s) as rig:
+        jobs = [Job(n=n, gate="soon" if n % 2 else "never") for n in range(100)]
+        ids = rig.submit(jobs)
+        rig.worker("take", "finish")
+        worker = rig.worker("work")
+        rig.wait(lambda: rig.target.waiting("soon") == 50, "handlers are running")
+        rig.wait(lambda: rig.target.waiting("never") == 50, "handlers are running")
+        stopped_at = time.monotonic()
+        worker.signal(signal.SIGTERM)
+        rig.target.open("soon")
+        assert worker.ended() == 0
+        took_s = time.monotonic() - stopped_at
+        assert took_s >= grace_s, "it waited for the handlers that were still running"
+        rig.wait(lambda: rig.finished() == 50, "what finished was committed")
+        assert rig.target.waiting("never") == 0, "the others were cancelled"
+        assert not rig.drained("work")
+
+        rig.target.open("never")
+        rig.worker("work")
+        rig.wait(lambda: rig.finished() >= 100, "the rest was delivered again")
+        assert_all_done_once(rig, ids)
+
+
+def test_a_stop_does_not_wait_for_its_grace_when_nothing_runs(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, grace_s=3_600.0) as rig:
+        worker = rig.worker()
+        ids = rig.submit([Job(n=n) for n in range(50)])
+        rig.wait(lambda: rig.finished() == 50, "all jobs are on the sink")
+        assert_all_done_once(rig, ids)
+        assert worker.stop() == 0
