@@ -32,7 +32,7 @@ BODY_CHARS: Final = 4_000
 # Bytes, so that neither the Unicode tables of a Python release nor its hash seed matter: ASCII in
 # lower case, digits read as 0 (only their count tells), and all beyond ASCII is part of a word.
 _PLAIN = bytes.maketrans(
-    b"ABCDEFGHIJKLMNOPQRSTUVWXYZ123456789", b"abcdefghijklmnopqrstuvwxyz000000000"
+    b"ABCDEFGHIJKLMNOPQRSTUVWXYZ123456789", b"abcdefghijklmnopqrstuvwxyz" + 9 * b"0"
 )
 _TOKEN = re.compile(rb"[a-z0\x80-\xff]+|[!-/:-@\[-`{-~]")
 

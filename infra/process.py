@@ -57,8 +57,9 @@ class Place:
 class Guarded:
     """One running service under its guard (`infra.guard`).
 
-    Raises `ServiceFailed` when the command cannot be executed. It ends by `stop` or `kill`, and whenever this process ends, SIGKILL included. A process that
-    was forked from this one without exec keeps it alive as long as it lives itself.
+    Raises `ServiceFailed` when the command cannot be executed. It ends by `stop` or `kill`, and
+    whenever this process ends, SIGKILL included. A process that was forked from this one without
+    exec keeps it alive as long as it lives itself.
     """
 
     def __init__(

@@ -50,8 +50,8 @@ class EffectNotDone(HandoffError):
     """Raised by an effect's function to say that the effect certainly did not happen.
 
     For a refused connection, a 429, a 503 answered before acting: the ledger then lets go of its
-    claim, and a later run calls again, also where the target honours no idempotency key. Subclass it
-    together with `BadWorld` if the retry should not spend an attempt. A `BadRecord` raised by an
+    claim, and a later run calls again, also where the target honours no idempotency key. Subclass
+    it together with `BadWorld` if the retry should not spend an attempt. A `BadRecord` raised by an
     effect's function says the same: refused, nothing done.
 
     Operator action: none, unless it repeats; then see to the target.

@@ -58,6 +58,7 @@ __all__ = [
     "delete_topics",
     "describe_topics",
     "end_offsets",
+    "fenced",
     "group_consumer",
     "idempotent_producer",
     "low_watermarks",
@@ -110,6 +111,16 @@ def pull(consumer: Consumer, max_records: int, wait_s: float) -> list[Record]:
         return []
     rest = consumer.consume(max_records - 1, 0) if max_records > 1 else []
     return cast("list[Record]", [first, *rest])
+
+
+def fenced(error: KafkaError) -> bool:
+    """Whether a consumer's error says that a twin has taken its place in the group.
+
+    librdkafka tells a static member so by a general fatal error; the cause is in its text only.
+    """
+    return error.code() == KafkaError.FENCED_INSTANCE_ID or (
+        error.code() == KafkaError._FATAL and "fenced" in error.str()
+    )
 
 
 def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[str, Any]:
@@ -337,7 +348,10 @@ def seed_offsets(
     topic: TopicFacts,
     offsets: Mapping[int, tuple[int, str]],
 ) -> None:
-    """Commit (offset, metadata) of partitions for a group that has no running member."""
+    """Commit (offset, metadata) of partitions for a group that has no running member.
+
+    A static member that has ended stays one until its session expires: that is waited for.
+    """
     parts = [
         TopicPartition(topic.name, p, offset, metadata=metadata)
         for p, (offset, metadata) in sorted(offsets.items())
@@ -353,10 +367,16 @@ def seed_offsets(
         refused = [tp for tp in done.topic_partitions if tp.error is not None]
         if not refused:
             return
-        if refused[0].error.code() not in _WORLD or time.monotonic() > deadline:
+        code = refused[0].error.code()
+        if code not in _WORLD | {KafkaError.UNKNOWN_MEMBER_ID} or time.monotonic() > deadline:
+            why = (
+                "a worker of the group is running; stop it first"
+                if code == KafkaError.UNKNOWN_MEMBER_ID
+                else refused[0].error.str()
+            )
             raise BadSetup(
                 f"Kafka did not take the offset of group {group} for "
-                f"{refused[0].topic}[{refused[0].partition}]: {refused[0].error.str()}."
+                f"{refused[0].topic}[{refused[0].partition}]: {why}."
             )
         time.sleep(0.1)
 

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any
+from urllib.parse import quote, urlsplit
 
 import orjson
 import psycopg
@@ -130,8 +131,12 @@ def _create_database(conn: SyncConn, name: str, where: str) -> bool:
 
 
 def with_database(settings: Settings, name: str) -> Settings:
-    """The same settings with another database of the same server."""
-    url = make_conninfo(settings.database_url, dbname=name)
+    """The same settings with another database of the same server; a URL stays a URL."""
+    url = settings.database_url
+    if "://" in url:
+        url = urlsplit(url)._replace(path=f"/{quote(name)}").geturl()
+    else:
+        url = make_conninfo(url, dbname=name)
     return settings.model_copy(update={"database_url": url})
 
 
@@ -175,7 +180,7 @@ async def pooled(
 ) -> AsyncIterator[Conn]:
     """A connection from `pool`, with the faults of `blame`.
 
-    `deadline_s` bounds the whole block by this process's own clock: a server that is stopped answers
+    `deadline_s` bounds the whole block by this process's own clock: a server that is stopped keeps
     no statement time-out, and its kernel still acknowledges.
     """
     with blame(settings):

@@ -13,7 +13,7 @@ import typer
 from infra.bench.measure import Plan
 from infra.bench.report import goal_lines, goals, section, sound
 from infra.bench.roster import CONTROL, PEERS, Workload
-from infra.bench.rounds import Results, as_json, note, run_round
+from infra.bench.rounds import Results, as_json, note, run_round, warm_broker
 from infra.bench.trial import Site
 from infra.services import ServiceFailed, services
 
@@ -86,6 +86,7 @@ def run(
     results: Results,
 ) -> None:
     """Measure, and print each workload's table as soon as it is complete."""
+    warm_broker(site)
     for each in workloads:
         # A rate needs a median; the others are here for a verdict.
         for turn in range(rounds or (3 if each is Workload.THROUGHPUT else 1)):

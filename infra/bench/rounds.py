@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Final
 
 import psycopg
 from confluent_kafka import KafkaException
@@ -18,6 +19,10 @@ from infra.bench.processes import PeerDied
 from infra.bench.report import Failure, goals, number, verdict_text
 from infra.bench.roster import PEERS, Workload, rotated
 from infra.bench.trial import Measurement, Site
+
+_WARM_UP_JOBS: Final = 40_000
+#: What can keep one measurement from being made.
+FAULTS: Final = (PeerDied, RuntimeError, KafkaException, psycopg.Error)
 
 
 @dataclass
@@ -41,12 +46,21 @@ def run_round(
     for name in rotated(peers, turn):
         try:
             found = measure(site, PEERS[name], workload, plan, turn)
-        except (PeerDied, RuntimeError, KafkaException, psycopg.Error) as e:
+        except FAULTS as e:
             results.failures.append((workload, name, turn, str(e)))
             note(f"{workload}, round {turn + 1}: {name} could not be measured. {e}")
         else:
             results.measurements.append(found)
             note(f"{workload}, round {turn + 1}: {name}: {headline(found)}")
+
+
+def warm_broker(site: Site) -> None:
+    """A run that is not counted: a JVM just started is slow, and whoever came first would pay."""
+    note("Warming the broker up; this run is not counted.")
+    try:
+        measure(site, PEERS["bare-loop"], Workload.THROUGHPUT, Plan(jobs=_WARM_UP_JOBS), 0)
+    except FAULTS as e:
+        note(f"The broker could not be warmed up. {e}")
 
 
 def headline(found: Measurement) -> str:

@@ -83,15 +83,24 @@ def usable(binaries: Binaries, account: Account | None, home: Path) -> Path:
             f"The user {account.name}, whom Postgres runs as, cannot execute the programs in "
             f"{binaries.directory}. Make that directory and those above it passable."
         )
-    # A virtual environment below /root, say.
-    copy = home / "program"
-    if not (copy / "bin").is_dir():
-        partial = home / "program.partial"
+    return _copy(binaries.directory, home / "program") / binaries.directory.name
+
+
+def _copy(directory: Path, copy: Path) -> Path:
+    """Out of a virtual environment below /root, say: the installation around `directory`."""
+    install = directory.parent
+    package = install.parent
+    # The programs look for their libraries beside the package, by a relative path.
+    libraries = package.with_name(package.name + ".libs")
+    if not copy.is_dir():
+        partial = copy.with_name(copy.name + ".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(binaries.directory.parent, partial, symlinks=True)
-        partial.chmod(0o755)
+        shutil.copytree(install, partial / package.name / install.name, symlinks=True)
+        shutil.copytree(libraries, partial / libraries.name, symlinks=True)
+        for made in (partial, partial / package.name, partial / libraries.name):
+            made.chmod(0o755)
         partial.rename(copy)
-    return copy / "bin"
+    return copy / package.name / install.name
 
 
 def _can(account: Account, test: str, path: Path) -> bool:

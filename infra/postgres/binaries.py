@@ -25,7 +25,7 @@ class Binaries:
     """A directory that holds `initdb` and `postgres`."""
 
     directory: Path
-    #: From the wheel: a tree of its own (`bin`, `lib`, `share`) that works from anywhere.
+    #: From the wheel: a tree of its own, with its libraries beside it, that works from anywhere.
     bundled: bool = False
 
 

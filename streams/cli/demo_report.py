@@ -21,6 +21,7 @@ from streams.cli.output import (
     result_console,
     say,
 )
+from streams.cli.prepare import exports
 from streams.cli.supervise import Say
 from streams.cli.tally import Tally
 from streams.cli.trace import as_json, show
@@ -117,8 +118,7 @@ def explain(conn: SyncConn, flow: Flow, tally: Tally, logs: Path) -> None:
 
 def where_next(env: Mapping[str, str]) -> str:
     """What to type in another terminal while the demo is kept."""
-    exports = " ".join(f"{key}={value}" for key, value in env.items() if value)
     return (
-        f"Everything is kept until Ctrl-C. In another terminal:\n  export {exports}\n"
+        f"Everything is kept until Ctrl-C. In another terminal:\n  {exports(env)}\n"
         "  handoff jobs ls --limit 10\n  handoff trace ID\n  handoff effects ls\n  handoff doctor"
     )

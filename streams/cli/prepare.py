@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,6 +37,11 @@ def environment(settings: Settings) -> dict[str, str]:
         "DATABASE_URL": settings.database_url,
         "HANDOFF_PREFIX": settings.prefix,
     }
+
+
+def exports(env: Mapping[str, str]) -> str:
+    """What to type in another terminal to speak to the same services."""
+    return "export " + shlex.join(f"{key}={value}" for key, value in env.items() if value)
 
 
 def worker_spec(

@@ -10,7 +10,7 @@ import typer
 from infra.services import services
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.cli.output import say
-from streams.cli.prepare import environment, prepare, worker_spec
+from streams.cli.prepare import environment, exports, prepare, worker_spec
 from streams.cli.supervise import ChildSpec, StopRequest, Supervisor, stop_on_signals
 from streams.config import Settings, load_settings
 from streams.flow import Flow
@@ -83,10 +83,8 @@ def _state_agents() -> list[str]:
 
 
 def _where(settings: Settings, stages: list[str], workers: int) -> str:
-    env = environment(settings)
-    exports = " ".join(f"{k}={v}" for k, v in env.items() if v)
     return (
         f"{workers} worker{'s' if workers > 1 else ''} with {', '.join(stages)}, and the "
-        f"projector, are starting. For other terminals:\n  export {exports}\nThen: handoff "
-        "submit FILE, handoff jobs ls, handoff doctor. Ctrl-C stops all."
+        f"projector, are starting. For other terminals:\n  {exports(environment(settings))}\n"
+        "Then: handoff submit FILE, handoff jobs ls, handoff doctor. Ctrl-C stops all."
     )

@@ -26,6 +26,8 @@ from streams.runtime.transaction import Transactor, Verdict
 log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.2
+#: The driver sends metadata with the NUL that ends a C string, and the broker counts it.
+_NUL_BYTES = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,8 @@ class GroupCommit:
                 else:
                     dropped.append(d)
             candidates = {
-                t: t.plan(n, self._settings.offset_map_max_bytes) for t, n in numbers.items()
+                t: t.plan(n, self._settings.offset_map_max_bytes - _NUL_BYTES)
+                for t, n in numbers.items()
             }
             metadata = self._ownership.metadata
         partial = {

@@ -21,6 +21,7 @@ from streams.kafka import (
     Record,
     TopicFacts,
     TopicPartition,
+    fenced,
     group_consumer,
     pull,
 )
@@ -177,7 +178,7 @@ class Puller:
 
     def _judge(self, error: KafkaError) -> None:
         """Errors come as messages; most of them pass, some say that this worker must not go on."""
-        if error.code() == KafkaError.FENCED_INSTANCE_ID:
+        if fenced(error):
             raise Fenced(
                 f"Another process runs with slot {self._settings.slot}: Kafka fenced "
                 f"{self._member}. Give each worker process a slot of its own (--slot)."
@@ -188,7 +189,7 @@ class Puller:
                 "longer in the topic: retention has passed it. `handoff topics apply --reseed` "
                 "starts at the oldest record that is left."
             )
-        if error.fatal():
+        if error.fatal() or error.code() == KafkaError._FATAL:
             raise BadSetup(f"The consumer of {self._group} broke: {error.str()}.")
         log.warning("poll_error", group=self._group, error=error.str())
 

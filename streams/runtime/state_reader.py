@@ -22,6 +22,7 @@ from streams.kafka import (
     Record,
     TopicFacts,
     TopicPartition,
+    fenced,
     group_consumer,
     pull,
 )
@@ -160,12 +161,12 @@ class StateReader:
     def _judge(self, error: KafkaError) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             return
-        if error.code() == KafkaError.FENCED_INSTANCE_ID:
+        if fenced(error):
             raise Fenced(
                 f"Another process runs as {self._group} with slot {self._settings.slot}. Give each "
                 "worker process a slot of its own (--slot)."
             )
-        if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
+        if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError._FATAL):
             raise BadSetup(f"{self._group} cannot go on reading {self._topic.name}: {error.str()}.")
         log.warning("poll_error", group=self._group, error=error.str())
 

@@ -77,14 +77,14 @@ def test_a_group_without_offsets_stops_the_worker(settings: Settings, tmp_path: 
         rig.admin.delete_consumer_groups([rig.group("work")])[rig.group("work")].result(30)
         worker = rig.worker("work")
         assert worker.ended() == SETUP
-        assert "Run `handoff topics apply` first." in worker.log
+        assert "Run `handoff topics apply` first." in worker.log, worker.log
 
 
 def test_missing_topics_stop_the_worker(settings: Settings, tmp_path: Path) -> None:
     with Rig(settings, tmp_path) as rig:
         worker = rig.worker("work", prefix=f"{settings.prefix}other.")
         assert worker.ended() == SETUP
-        assert "Run `handoff topics apply` first." in worker.log
+        assert "Run `handoff topics apply` first." in worker.log, worker.log
 
 
 def test_of_two_workers_with_one_slot_the_older_is_fenced_and_exits(

@@ -6,10 +6,13 @@ Those that start services of their own do it for several questions at once: a st
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import psycopg
 import pytest
@@ -24,6 +27,15 @@ from infra.services import Endpoints, Services, services
 from tests.services.test_process import runs, wait_until
 
 REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """A directory of this test's own that every user may pass (pytest's are closed to others)."""
+    with TemporaryDirectory() as made:
+        path = Path(made)
+        path.chmod(0o711)
+        yield path
 
 
 @pytest.fixture
@@ -57,16 +69,16 @@ def test_only_what_the_environment_lacks_is_started_and_nothing_stays(
         with psycopg.connect(at.database_url) as conn:
             assert conn.execute("SELECT current_database()").fetchone() == ("handoff",)
             assert conn.execute("SHOW fsync").fetchone() == ("on",)
-        home = at.logs["postgres"].parent
-        assert home.exists()
+        made = at.logs["postgres"].parent
+        assert made.exists()
     assert not runs(at.pids["postgres"])
-    assert not home.exists()
-    assert not home.parent.exists()
+    assert not made.exists()
+    assert not made.parent.exists()
 
 
 @pytest.mark.services
-def test_data_survive_a_kill_and_a_new_run_in_the_same_directory(own: None, tmp_path: Path) -> None:
-    with Services(tmp_path / "data") as first:
+def test_data_survive_a_kill_and_a_new_run_in_the_same_directory(own: None, home: Path) -> None:
+    with Services(home / "data") as first:
         at = first.endpoints
         assert first.kafka is not None
         assert first.postgres is not None
@@ -81,7 +93,7 @@ def test_data_survive_a_kill_and_a_new_run_in_the_same_directory(own: None, tmp_
         assert not set(first.endpoints.pids.values()) & set(at.pids.values())
         assert _read(at) == ("written", b"written")
     assert not any(runs(pid) for pid in first.endpoints.pids.values())
-    with services(tmp_path / "data") as second:
+    with services(home / "data") as second:
         assert second.kafka_bootstrap_servers == at.kafka_bootstrap_servers
         assert second.database_url == at.database_url
         assert _read(second) == ("written", b"written")
@@ -131,12 +143,12 @@ def test_nothing_is_left_of_a_run_in_the_foreground(own: None, name: str) -> Non
     with parent:
         assert parent.stdout is not None
         address = parent.stdout.readline().strip()
-        postgres, home = parent.stdout.readline().split()
+        postgres, made = parent.stdout.readline().split()
         assert address.startswith("DATABASE_URL=postgresql://")
         assert runs(int(postgres))
         parent.send_signal(signal.Signals[name])
     wait_until(lambda: not runs(int(postgres)), "Postgres ends with the run")
-    wait_until(lambda: not Path(home).parent.exists(), "the throwaway directory is removed")
+    wait_until(lambda: not Path(made).parent.exists(), "the throwaway directory is removed")
     assert (parent.returncode == 0) == (name != "SIGKILL")
 
 
@@ -166,44 +178,42 @@ module.main([])
 
 @pytest.mark.services
 def test_two_runs_over_one_directory_are_refused(
-    own: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: None, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("infra.services._LOCK_TIMEOUT_S", 0.2)
-    with services(tmp_path, kafka=False), pytest.raises(ServiceFailed, match="another process"):
-        Services(tmp_path, kafka=False).start()
-    with services(tmp_path, kafka=False) as again:
+    with services(home, kafka=False), pytest.raises(ServiceFailed, match="another process"):
+        Services(home, kafka=False).start()
+    with services(home, kafka=False) as again:
         assert runs(again.pids["postgres"])
 
 
 @pytest.mark.services
-def test_a_broken_start_names_the_log_keeps_it_and_leaves_no_process(
-    own: None, tmp_path: Path
-) -> None:
-    (tmp_path / "postgres").mkdir()
-    broken = tmp_path / "postgres" / "data"
+def test_a_broken_start_names_the_log_keeps_it_and_leaves_no_process(own: None, home: Path) -> None:
+    (home / "postgres").mkdir()
+    broken = home / "postgres" / "data"
     broken.mkdir(0o700)
     with pytest.raises(ServiceFailed) as failure:
-        Services(tmp_path, kafka=False).start()
-    log = tmp_path / "postgres" / "postgres.log"
+        Services(home, kafka=False).start()
+    log = home / "postgres" / "postgres.log"
     assert str(log) in failure.value.message
     assert "ended while it was starting" in failure.value.message
     assert log.read_text().strip()
 
 
 @pytest.mark.services
-def test_the_failure_of_one_service_stops_the_other(own: None, tmp_path: Path) -> None:
-    (tmp_path / "kafka").mkdir()
+def test_the_failure_of_one_service_stops_the_other(own: None, home: Path) -> None:
+    (home / "kafka").mkdir()
     # Kafka's data directory is a file.
-    (tmp_path / "kafka" / "data").write_text("")
-    both = Services(tmp_path)
+    (home / "kafka" / "data").write_text("")
+    both = Services(home)
     with pytest.raises(ServiceFailed, match=r"kafka\.log"):
         both.start()
     assert both.endpoints.pids == {}
-    assert not (tmp_path / "postgres" / "data" / "postmaster.pid").exists()
+    assert not (home / "postgres" / "data" / "postmaster.pid").exists()
 
 
-def test_a_cancelled_start_is_given_up(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+def test_a_cancelled_start_is_given_up(home: Path) -> None:
+    place = Place(home)
     place.cancelled.set()
     with pytest.raises(ServiceFailed, match="given up"):
         Postgres(place).start()
@@ -212,75 +222,90 @@ def test_a_cancelled_start_is_given_up(tmp_path: Path) -> None:
 @pytest.mark.services
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's Postgres is its own")
 def test_as_root_postgres_runs_as_another_user_even_out_of_a_closed_directory(
-    own: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    own: None, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed = tmp_path / "closed"
+    closed = home / "closed"
     closed.mkdir(0o700)
     monkeypatch.setattr("tempfile.tempdir", str(closed))
     with services(kafka=False) as at:
-        home = at.logs["postgres"].parent
-        assert not home.is_relative_to(closed)
+        made = at.logs["postgres"].parent
+        assert not made.is_relative_to(closed)
         assert Path(f"/proc/{at.pids['postgres']}").stat().st_uid != 0
         with psycopg.connect(at.database_url) as conn:
             assert conn.execute("SELECT 1").fetchone() == (1,)
-    assert not home.exists()
+    assert not made.exists()
 
 
 @pytest.mark.services
-def test_the_wheels_postgres_serves(
-    own: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wheels_postgres_serves(own: None, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = binaries.wheel()
     if wheel is None:
         pytest.skip("the wheel is installed only where the system has no Postgres")
     monkeypatch.setenv("HANDOFF_POSTGRES_BIN", str(wheel.directory))
-    with services(tmp_path, kafka=False) as at, psycopg.connect(at.database_url) as conn:
+    with services(home, kafka=False) as at, psycopg.connect(at.database_url) as conn:
         assert conn.execute("SELECT 1").fetchone() == (1,)
 
 
-def test_a_directory_without_postgres_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.services
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root hands Postgres to somebody else")
+def test_programs_that_only_root_can_reach_are_copied(
+    own: None, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HANDOFF_POSTGRES_BIN", str(tmp_path))
+    wheel = binaries.wheel()
+    if wheel is None:
+        pytest.skip("the wheel is installed only where the system has no Postgres")
+    closed = home / "closed"
+    closed.mkdir(0o700)
+    package = wheel.directory.parents[1]
+    for part in (package, package.with_name(package.name + ".libs")):
+        shutil.copytree(part, closed / part.name, symlinks=True)
+    programs = closed / wheel.directory.relative_to(package.parent)
+    monkeypatch.setenv("HANDOFF_POSTGRES_BIN", str(programs))
+    with services(home / "data", kafka=False) as at, psycopg.connect(at.database_url) as conn:
+        assert conn.execute("SELECT 1").fetchone() == (1,)
+
+
+def test_a_directory_without_postgres_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_POSTGRES_BIN", str(home))
     with pytest.raises(ServiceFailed, match="holds no initdb and postgres"):
-        Postgres(Place(tmp_path / "home")).start()
+        Postgres(Place(home / "home")).start()
 
 
-def test_a_missing_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(home))
     with pytest.raises(ServiceFailed, match="no java on PATH"):
         jars.java()
 
 
-def test_an_old_java_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _program(tmp_path / "bin" / "java", """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
-    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+def test_an_old_java_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _program(home / "bin" / "java", """echo 'openjdk version "11.0.2" 2019-01-15' >&2""")
+    monkeypatch.setenv("JAVA_HOME", str(home))
     with pytest.raises(ServiceFailed, match="is Java 11"):
         jars.java()
 
 
-def test_a_missing_maven_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_a_missing_maven_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(home))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     with pytest.raises(ServiceFailed, match="no mvn on PATH"):
         jars.jars()
 
 
 def test_jars_are_fetched_once_and_a_failed_fetch_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _program(tmp_path / "bin" / "java", """echo 'openjdk version "17.0.1" 2021-10-19' >&2""")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    _program(home / "bin" / "java", """echo 'openjdk version "17.0.1" 2021-10-19' >&2""")
+    monkeypatch.setenv("PATH", f"{home / 'bin'}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home / "cache"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
     output = 'for a; do case "$a" in -DoutputDirectory=*) d="${a#*=}";; esac; done; mkdir "$d"'
-    _program(tmp_path / "bin" / "mvn", f"{output}; touch $d/half.jar; echo no route; exit 1")
+    _program(home / "bin" / "mvn", f"{output}; touch $d/half.jar; echo no route; exit 1")
     with pytest.raises(ServiceFailed, match="no route"):
         jars.jars()
     assert not jars.cache_directory().exists()
-    calls = tmp_path / "calls"
-    _program(tmp_path / "bin" / "mvn", f"{output}; touch $d/whole.jar; echo called >> {calls}")
+    calls = home / "calls"
+    _program(home / "bin" / "mvn", f"{output}; touch $d/whole.jar; echo called >> {calls}")
     for _ in range(2):
         assert [p.name for p in jars.jars().iterdir()] == ["whole.jar"]
     assert calls.read_text().count("called") == 1
@@ -292,9 +317,9 @@ def _program(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def test_a_broker_has_no_address_before_its_first_start(tmp_path: Path) -> None:
+def test_a_broker_has_no_address_before_its_first_start(home: Path) -> None:
     with pytest.raises(RuntimeError, match="before its first start"):
-        _ = Kafka(Place(tmp_path)).bootstrap_servers
+        _ = Kafka(Place(home)).bootstrap_servers
 
 
 def test_the_broker_of_this_run_has_the_settings_that_the_runtime_relies_on(

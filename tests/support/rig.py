@@ -209,13 +209,14 @@ class Rig:
             TopicPartition(self.topic(stage), p, offset, metadata=metadata)
             for p, (offset, metadata) in offsets.items()
         ]
-        self.wait(lambda: self._is_empty(stage), f"group {stage} is empty")
+        self.wait(lambda: self.is_empty(stage), f"group {stage} is empty")
         asked = [ConsumerGroupTopicPartitions(self.group(stage), parts)]
         futures = self.admin.alter_consumer_group_offsets(asked)
         for tp in futures[self.group(stage)].result(30).topic_partitions:
             assert tp.error is None, tp.error
 
-    def _is_empty(self, stage: str) -> bool:
+    def is_empty(self, stage: str) -> bool:
+        """Whether a stage's group has no member."""
         futures = self.admin.describe_consumer_groups([self.group(stage)])
         return not futures[self.group(stage)].result(30).members
 

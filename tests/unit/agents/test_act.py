@@ -1,0 +1,186 @@
+"""`act`: what it decides, what it asks of the desk, and what it makes of the desk's answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from agents import act, flow
+from agents.act import plan_action
+from agents.desk_client import DeskAnswer, DeskRefusedNow
+from infra.demo.desk import Desk, Trouble
+from schemas.mail import Action, Filed, Label, Priority, Topic
+from streams import BadRecord, BadSetup, BadWorld, Done, EffectNotDone
+from streams.testing import RecordedEffects, job_context
+from tests.unit.agents.mails import enriched
+
+SPAM = {"label": Label.SPAM, "spam_score": 0.99}
+
+
+@pytest.mark.parametrize(
+    ("over", "action", "queue"),
+    [
+        ({**SPAM, "topic": Topic.SHOPPING}, Action.ARCHIVED, None),
+        ({**SPAM, "topic": Topic.SCAM}, Action.TICKET, "abuse"),
+        ({**SPAM, "topic": Topic.SCAM, "spam_score": 0.6}, Action.TICKET, "review"),
+        ({**SPAM, "priority": Priority.HIGH, "asks": True}, Action.ARCHIVED, None),
+        ({"priority": Priority.HIGH}, Action.REPLY, "linux"),
+        ({"priority": Priority.NORMAL, "asks": True}, Action.REPLY, "linux"),
+        ({"priority": Priority.NORMAL}, Action.TICKET, "linux"),
+        ({"priority": Priority.LOW, "asks": True}, Action.TICKET, "linux"),
+    ],
+)
+def test_what_to_do_is_read_off_the_mail(
+    over: dict[str, object], action: Action, queue: str | None
+) -> None:
+    plan = plan_action(enriched(**over))
+    assert (plan.action, plan.queue) == (action, queue)
+
+
+async def test_archived_spam_never_reaches_the_desk() -> None:
+    effects = RecordedEffects()
+    outcome = await act(enriched(**SPAM), job_context(effects=effects))
+    assert outcome == Done(
+        Filed(
+            action=Action.ARCHIVED,
+            reason="spam about linux",
+            label=Label.SPAM,
+            topic=Topic.LINUX,
+            priority=Priority.LOW,
+            thread="00" * 8,
+        )
+    )
+    assert effects.calls == []
+
+
+async def test_a_ticket_is_one_repeatable_effect_and_its_number_is_in_the_result() -> None:
+    effects = RecordedEffects(results={"ticket": DeskAnswer(number="T-7")})
+    job = job_context("mail", "act", effects=effects)
+    outcome = await act(enriched(body="y" * 9_000), job)
+    (call,) = effects.calls
+    assert (call.name, call.idempotent, call.key) == ("ticket", True, job.effect_key("ticket"))
+    assert call.args[0]["job"] == job.trace_id
+    assert call.args[0]["excerpt"] == "y" * 500
+    assert outcome.result is not None
+    assert outcome.result.model_dump(include={"action", "number", "queue"}) == {
+        "action": Action.TICKET,
+        "number": "T-7",
+        "queue": "linux",
+    }
+
+
+async def test_a_repeat_asks_for_the_same_effect_with_the_same_arguments() -> None:
+    effects = RecordedEffects(results={"reply": DeskAnswer(number="R-1")})
+    mail = enriched(priority=Priority.HIGH)
+    first = await act(mail, job_context(effects=effects))
+    again = await act(mail, job_context(effects=effects, attempt=2))
+    one, two = effects.calls
+    assert first == again
+    assert (one.key, one.args, one.kwargs) == (two.key, two.args, two.kwargs)
+
+
+async def test_an_error_of_the_effect_passes_through() -> None:
+    effects = RecordedEffects(results={"ticket": BadWorld("The desk is closed.")})
+    with pytest.raises(BadWorld, match=r"The desk is closed\."):
+        await act(enriched(), job_context(effects=effects))
+
+
+@pytest.fixture
+async def desk(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Desk]:
+    desk = Desk()
+    monkeypatch.setenv("HANDOFF_DESK_URL", await desk.start() + "/")
+    yield desk
+    await desk.stop()
+
+
+async def test_the_desk_does_once_what_is_asked_twice(desk: Desk) -> None:
+    first = await act(enriched(), job_context())
+    again = await act(enriched(), job_context())
+    assert first == again
+    assert desk.stats()["effects"] == 1
+    assert desk.stats()["replays"] == 1
+
+
+async def test_a_key_with_other_content_is_a_bad_record(desk: Desk) -> None:
+    await act(enriched(), job_context())
+    with pytest.raises(BadRecord, match="422"):
+        await act(enriched(subject="another"), job_context())
+    assert desk.stats()["effects"] == 1
+
+
+async def test_a_failing_desk_is_the_worlds_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(trouble=Trouble(fail_rate=1.0))
+    monkeypatch.setenv("HANDOFF_DESK_URL", await desk.start())
+    with pytest.raises(BadWorld, match="503") as caught:
+        await act(enriched(), job_context())
+    assert not isinstance(caught.value, EffectNotDone)
+    await desk.stop()
+
+
+async def test_a_desk_that_is_away_has_done_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    monkeypatch.setenv("HANDOFF_DESK_URL", await desk.start())
+    await desk.stop()
+    with pytest.raises(DeskRefusedNow, match="cannot be reached"):
+        await act(enriched(), job_context())
+
+
+async def test_a_desk_that_does_not_answer_in_time_may_have_done_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk(trouble=Trouble(delay_ms=60_000))
+    monkeypatch.setenv("HANDOFF_DESK_URL", await desk.start())
+    monkeypatch.setenv("HANDOFF_DESK_TIMEOUT_S", "0.05")
+    with pytest.raises(BadWorld, match="may have taken effect") as caught:
+        await act(enriched(), job_context())
+    assert not isinstance(caught.value, EffectNotDone)
+    await desk.stop()
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "error", "not_done"),
+    [
+        (429, "slow down", BadWorld, True),
+        (409, "still running", BadWorld, False),
+        (404, "no such queue", BadRecord, False),
+        (302, "elsewhere", BadRecord, False),
+        (201, "{}", BadWorld, False),
+        (201, "not json", BadWorld, False),
+    ],
+)
+async def test_an_answer_is_blamed_on_whom_it_concerns(
+    monkeypatch: pytest.MonkeyPatch,
+    status: int,
+    text: str,
+    error: type[Exception],
+    not_done: bool,
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, text=text)
+
+    app = web.Application()
+    app.router.add_post("/tickets", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    monkeypatch.setenv("HANDOFF_DESK_URL", f"http://127.0.0.1:{runner.addresses[0][1]}")
+    with pytest.raises(error) as caught:
+        await act(enriched(), job_context())
+    assert isinstance(caught.value, EffectNotDone) == not_done
+    await runner.cleanup()
+
+
+async def test_a_desk_url_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HANDOFF_DESK_URL", "desk.example.org")
+    with pytest.raises(BadSetup, match="HANDOFF_DESK_URL"):
+        await act(enriched(), job_context())
+
+
+def test_the_flow_is_the_three_stages_in_order() -> None:
+    assert [(s.name, s.emits, s.is_async) for s in flow.stages] == [
+        ("classify", ("enrich",), False),
+        ("enrich", ("act",), False),
+        ("act", (), True),
+    ]
