@@ -24,7 +24,7 @@ SAMPLE = Path(__file__).parents[2] / "infra" / "demo" / "mail.jsonl.gz"
 MAX_BYTES = 1_000_000
 MAX_BODY_CHARS = 3_000
 MIN_BODY_CHARS = 40
-#: What the people who looked the sample over could not read is left out.
+#: Text in other scripts is left out: it could not be looked over.
 MIN_ASCII = 0.95
 #: What nobody wants on a screen in a demo: beginnings of words; a full stop ends a word.
 UNWANTED_WORDS = """

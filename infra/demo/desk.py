@@ -33,6 +33,8 @@ KINDS: Final = {"tickets": "ticket", "replies": "reply"}
 MAX_BODY_BYTES: Final = 2**20
 MAX_KEY_CHARS: Final = 300
 _JSON = "application/json"
+#: How long a stopping desk waits for calls that are still running.
+_STOP_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,7 @@ class Desk:
         app.router.add_get("/stats", self._stats)
         app.router.add_get("/record", self._record)
         app.router.add_get("/health", self._health)
-        self._runner = web.AppRunner(app, access_log=None)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=_STOP_S)
         await self._runner.setup()
         site = web.TCPSite(self._runner, host, port)
         await site.start()
@@ -82,7 +84,7 @@ class Desk:
         return f"http://{host}:{bound}"
 
     async def stop(self) -> None:
-        """Finish running calls, stop listening, close the record."""
+        """Stop listening, give running calls five seconds, close the record."""
         if self._runner is not None:
             await self._runner.cleanup()
         self.book.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Final
-from uuid import UUID
 
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id
@@ -13,6 +12,8 @@ from streams.runtime.tracker import Tracker
 
 _FIRST_STEP: Final = 1
 _MAX_SEQ: Final = 2**31 - 2
+#: Of epoch microseconds, until the year 2286.
+_BORN_DIGITS: Final = 16
 
 #: A record to produce: topic, key, value, headers (`schemas.headers.Headers`, or None).
 OutRecord = tuple[str, bytes | None, bytes | None, Any]
@@ -54,6 +55,7 @@ class Delivery:
         self.produced_us = message.timestamp()[1] * 1000
         self.started_us = polled_us
         self.attempt = 0
+        self.seq = _FIRST_STEP
         self.job_id = ""
         self.key = b""
         self.out: list[OutRecord] = []
@@ -86,32 +88,32 @@ class Delivery:
             text = key.decode() if key else ""
         except UnicodeDecodeError:
             text = ""
-        written_seq = found.get(h.SEQ)
-        if written_seq is None:
+        self.born_us = _born(found.get(h.BORN), self.produced_us)
+        if h.SEQ in found:
+            self._hand_off(text, found, flow)
+        else:
             self._new_job(text, found)
-            return
+
+    def _hand_off(self, text: str, found: dict[str, bytes], flow: bytes) -> None:
         self.is_new_job = False
-        self.seq = _FIRST_STEP
-        self.job_id = text
-        self.key = key or b""
-        self.born_us = self._number(found.get(h.BORN), self.produced_us)
         try:
-            self.seq = int(written_seq) + 1
+            self.seq = int(found[h.SEQ]) + 1
         except (TypeError, ValueError):
             self.fault = f"its header {h.SEQ} is no number"
-        if not _FIRST_STEP < self.seq <= _MAX_SEQ and self.fault is None:
-            self.fault = f"its header {h.SEQ} is out of range"
+        if not _FIRST_STEP < self.seq <= _MAX_SEQ:
+            self.seq = _FIRST_STEP
+            self.fault = self.fault or f"its header {h.SEQ} is out of range"
         if found.get(h.FLOW) != flow:
             self.fault = f"its header {h.FLOW} names another flow"
-        if not is_job_id(text):
+        if is_job_id(text):
+            self.job_id = text
+            self.key = text.encode()
+        else:
             self.fault = "it is a hand-off, but its key is no job id"
-        if self.fault is not None and not is_job_id(text):
             self._name_by_place()
 
     def _new_job(self, text: str, found: dict[str, bytes]) -> None:
         self.is_new_job = True
-        self.seq = _FIRST_STEP
-        self.born_us = self._number(found.get(h.BORN), self.produced_us)
         if is_job_id(text) and "/" not in text:
             self.job_id = text
             self.key = text.encode()
@@ -128,13 +130,7 @@ class Delivery:
         )
         self.key = self.job_id.encode()
 
-    @staticmethod
-    def _number(raw: bytes | None, otherwise: int) -> int:
-        try:
-            return int(raw) if raw else otherwise
-        except ValueError:
-            return otherwise
 
-    @property
-    def topic_id(self) -> UUID:
-        return self.tracker.topic_id
+def _born(raw: bytes | None, otherwise: int) -> int:
+    """When the job was accepted, epoch microseconds; `otherwise` if the header makes no sense."""
+    return int(raw) if raw and len(raw) <= _BORN_DIGITS and raw.isdigit() else otherwise

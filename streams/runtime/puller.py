@@ -127,6 +127,9 @@ class Puller:
         self._take(pull(consumer, min(room, _BATCH_RECORDS), _POLL_S))
 
     def _take(self, messages: Sequence[Record]) -> None:
+        if self._broken is not None:
+            # A callback failed during this pull; the errors that follow from it explain nothing.
+            raise self._broken
         polled_us = now_us()
         deliveries = []
         with self._ownership.lock:

@@ -31,6 +31,7 @@ from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.suspects import SuspectGate
+from streams.runtime.time_limit import TimeLimit
 from streams.runtime.tracker import Tracker
 from streams.tracing import HopContext
 
@@ -70,6 +71,7 @@ class StageLoop:
         self._handler = stage.handler
         self._is_async = stage.is_async
         self._timeout_s = stage.timeout.total_seconds()
+        self._time_limit = TimeLimit(self._timeout_s)
         self._max_payload_bytes = settings.max_payload_bytes
         self._validate = stage.input.__pydantic_validator__.validate_json
         self._writer, self._gate, self._effects = writer, gate, effects
@@ -186,21 +188,23 @@ class StageLoop:
         # The task has a context of its own, so there is nothing to leave afterwards.
         self._hop_context.enter(traceparent)  # 2
         wait_s: float | None = None
+        self._time_limit.start(d)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                outcome = await self._handler(d.model, self._context(d, traceparent))
+            outcome = await self._handler(d.model, self._context(d, traceparent))
             self._conclude(d, outcome, traceparent)
-        except asyncio.CancelledError as e:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
+            if self._time_limit.end(d):
+                wait_s = self._judge(d, TimeoutError(f"no result after {self._timeout_s} s"))
+            elif isinstance(e, asyncio.CancelledError) and d.task.cancelling():
                 self._running -= 1
                 self._drop(d)
                 self._start_more()
                 return
-            wait_s = self._judge(d, e)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as e:
-            wait_s = self._judge(d, e)
+            else:
+                wait_s = self._judge(d, e)
+        self._time_limit.end(d)
         self._running -= 1
         d.task = None
         if wait_s is None:

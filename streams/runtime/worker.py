@@ -8,6 +8,7 @@ import signal
 from collections.abc import Sequence
 
 import structlog
+import uvloop
 
 from streams.config import Settings
 from streams.crashpoints import arm
@@ -30,7 +31,9 @@ def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
     arm(settings.crash_point)
     _calm_garbage_collector()
     app = faust_app(flow, stages, settings)
-    asyncio.run(_serve(app))
+    # uvloop: timers, tasks and sockets cost a third of asyncio's own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(app))
     return _exit_code(app.failure)
 
 

@@ -16,34 +16,66 @@ from tests.support.rig import Rig
 
 pytestmark = pytest.mark.services
 
-JOBS = 2_400
+WAVE = 200
 
 
 def test_a_second_worker_joins_leaves_and_dies_with_work_in_flight(
     settings: Settings, tmp_path: Path
 ) -> None:
     chance = random.Random(7)
-    with Rig(settings, tmp_path, max_in_flight_records=60, max_commit_records=50) as rig:
-        rig.worker()
-        ids = rig.submit(
-            [Job(n=n, wait_ms=chance.uniform(20, 150), effect="repeatable") for n in range(JOBS)]
-        )
-        rig.wait(lambda: rig.finished() > 100, "the stream runs")
+    stages = ("take", "work", "finish")
+    with Rig(settings, tmp_path, grace_s=1.0) as rig:
+        ids: list[str] = []
 
-        second = rig.worker("take", "work", "finish", slot=1)
-        rig.wait(lambda: _by_slot(rig)["1"] > 100, "partitions moved to slot 1, which works")
-        assert rig.finished() < JOBS, "work was in flight at the leave"
+        def wave(gate: str) -> None:
+            """Half of the jobs wait at the gate: they are certainly in flight until it opens."""
+            jobs = [
+                Job(
+                    n=len(ids) + n,
+                    gate=gate if n % 2 else "",
+                    wait_ms=chance.uniform(0, 100),
+                    effect="repeatable",
+                )
+                for n in range(WAVE)
+            ]
+            ids.extend(rig.submit(jobs))
+
+        def all_wait_at(gate: str) -> bool:
+            return rig.target.waiting(gate) == WAVE // 2
+
+        def probe(slot: str, beyond: int) -> bool:
+            """Whether a slot has partitions: it writes states for small jobs."""
+            ids.extend(rig.submit([Job(n=len(ids) + n, effect="repeatable") for n in range(8)]))
+            return _by_slot(rig)[slot] > beyond
+
+        rig.worker(*stages)
+        wave("join")
+        rig.wait(lambda: all_wait_at("join"), "work is in flight in slot 0")
+        second = rig.worker(*stages, slot=1)
+        rig.wait(lambda: probe("1", 0), "partitions moved to slot 1")
+        rig.wait(lambda: all_wait_at("join"), "what slot 0 gave up is in flight in slot 1")
+        rig.target.open("join")
+        rig.wait(lambda: rig.finished() == len(ids), "the first wave is done")
+
+        wave("leave")
+        rig.wait(lambda: all_wait_at("leave"), "work is in flight in both slots")
         assert second.stop() == 0
+        rig.wait(lambda: all_wait_at("leave"), "what slot 1 gave up is in flight in slot 0")
+        rig.target.open("leave")
+        rig.wait(lambda: rig.finished() == len(ids), "the second wave is done")
 
-        third = rig.worker("take", "work", "finish", slot=1)
-        seen = _by_slot(rig)["1"]
-        rig.wait(lambda: _by_slot(rig)["1"] > seen + 50, "slot 1 works again")
+        before = _by_slot(rig)["1"]
+        third = rig.worker(*stages, slot=1)
+        rig.wait(lambda: probe("1", before), "partitions moved to slot 1 again")
+        wave("kill")
+        rig.wait(lambda: all_wait_at("kill"), "work is in flight in both slots")
         third.kill()
-        assert rig.finished() < JOBS, "work was in flight at the kill"
-
-        rig.wait(lambda: rig.finished() >= JOBS, "slot 0 takes over and finishes")
+        assert rig.finished() < len(ids)
+        rig.wait(lambda: all_wait_at("kill"), "the dead one's work is in flight in slot 0")
+        rig.target.open("kill")
+        rig.wait(lambda: rig.finished() >= len(ids), "slot 0 finishes alone")
         assert_all_done_once(rig, ids)
-        assert_each_effect_once(rig, range(JOBS))
+        assert_each_effect_once(rig, range(len(ids)))
 
 
 def test_a_worker_that_was_stopped_past_its_session_is_a_harmless_zombie(

@@ -130,7 +130,7 @@ async def test_a_desk_that_is_away_has_done_nothing(monkeypatch: pytest.MonkeyPa
 async def test_a_desk_that_does_not_answer_in_time_may_have_done_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk(trouble=Trouble(delay_ms=60_000))
+    desk = Desk(trouble=Trouble(delay_ms=500))
     monkeypatch.setenv("HANDOFF_DESK_URL", await desk.start())
     monkeypatch.setenv("HANDOFF_DESK_TIMEOUT_S", "0.05")
     with pytest.raises(BadWorld, match="may have taken effect") as caught:

@@ -126,8 +126,8 @@ async def test_failures_come_before_and_after_the_effect_and_a_repeat_heals_both
     assert desk.stats()["calls"] == 40 + desk.stats()["failures"]
 
 
-async def test_the_record_can_be_asked_for_by_job(open_desk: Open) -> None:
-    desk = (await open_desk())[0]
+async def test_the_record_can_be_asked_for_by_job() -> None:
+    desk = Desk()
     desk.book.do("k", "a", "ticket", "f")
     desk.book.do("l", "b", "reply", "f")
     url = await desk.start()
@@ -136,6 +136,7 @@ async def test_the_record_can_be_asked_for_by_job(open_desk: Open) -> None:
             lines = [orjson.loads(line) for line in (await got.read()).splitlines()]
         async with session.get(f"{url}/stats") as got:
             stats = await got.json()
+    await desk.stop()
     assert [line["key"] for line in lines] == ["l"]
     assert stats == desk.stats()
 
@@ -151,7 +152,9 @@ def test_a_line_cut_off_by_a_crash_did_not_happen(tmp_path: Path) -> None:
     assert again.effects == 1
     again.do("l", "b", "ticket", "f")
     again.close()
-    assert [e.key for e in Book(path).all_effects()] == ["k", "l"]
+    third = Book(path)
+    third.close()
+    assert [effect.key for effect in third.all_effects()] == ["k", "l"]
 
 
 def test_a_record_that_is_none_is_named_with_its_line(tmp_path: Path) -> None:
