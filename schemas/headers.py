@@ -1,7 +1,7 @@
 """Names of the Kafka headers, all of them, and how a hand-off spells its own.
 
-CloudEvents 1.0 Kafka binding, binary mode (``ce_*``), W3C Trace Context, and ours (``handoff_*``).
-Values are UTF-8 text.
+CloudEvents 1.0 Kafka binding, binary mode (``ce_*``; without a content type, which by the spec
+means JSON), W3C Trace Context, and ours (``handoff_*``). Values are UTF-8 text.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ CE_ID: Final = "ce_id"
 CE_TYPE: Final = "ce_type"
 CE_SOURCE: Final = "ce_source"
 CE_TIME: Final = "ce_time"
-CONTENT_TYPE: Final = "content-type"
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"

@@ -11,6 +11,10 @@ from hashlib import blake2b
 from uuid import UUID
 
 _HEX_DIGITS = 32
+_SPAN_DIGITS = 16
+_SPAN_MAX = 2**64 - 1
+#: Odd, and far from simple fractions of 2**64 (Fibonacci hashing).
+_GOLDEN = 0x9E3779B97F4A7C15
 # W3C Trace Context forbids the all-zero trace id.
 _JOB_ID = re.compile(r"(?!0{32})[0-9a-f]{32}(?:/[0-9]{1,5}){0,8}")
 
@@ -43,5 +47,14 @@ def id_from_field(flow: str, value: str) -> str:
 
 
 def span_id(job_id: str, seq: int) -> str:
-    """The span of one hop, 16 hex digits: retries, restarts and re-exports cannot double it."""
-    return blake2b(b"%b:%d" % (job_id.encode(), seq), digest_size=8).hexdigest()
+    """The span of one hop, 16 hex digits: retries, restarts and re-exports cannot double it.
+
+    Unique within its trace: the steps of a job go through all 64-bit values by an odd number, from
+    a start that the job's id gives (for a forked child, the hash of its id).
+    """
+    if len(job_id) == _HEX_DIGITS:
+        start = int(job_id[_SPAN_DIGITS:], 16)
+    else:
+        start = int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big")
+    # Zero is no span id; of 2**64 steps one meets it, and one that is far from that has 1.
+    return f"{(start + seq * _GOLDEN) & _SPAN_MAX or 1:016x}"

@@ -3,8 +3,10 @@
 Jobs finish out of order, and a commit is one offset per partition. The rest travels in the
 commit's metadata as run lengths, so that after a crash finished records are not run again. Pure.
 
-Layout, base64 of: magic ``H``, version 1, topic UUID (16 bytes), head (8 bytes, big endian), run lengths
-as LEB128 varints (unfinished, finished, unfinished, …, finished; from the head on), CRC-32 (4 bytes).
+Layout, base64 of: magic ``H``, version 1, topic UUID (16 bytes), head (8 bytes, big endian), run
+lengths as LEB128 varints (unfinished, finished, unfinished, …, finished; from the head on), CRC-32
+(4 bytes). As long as a group that a tool set back has not passed what it had consumed before, one
+more varint stands behind the runs: how many offsets from the head on are suspects.
 """
 
 from __future__ import annotations
@@ -27,21 +29,21 @@ _MAGIC, _VERSION = b"H", 1
 _MORE, _LOW = 0x80, 0x7F
 
 
-def encode_map(topic_id: UUID, head: int, finished: Iterable[Range]) -> str:
+def encode_map(topic_id: UUID, head: int, finished: Iterable[Range], suspects_end: int = 0) -> str:
     """The metadata for committing `head`; `finished` is ascending, disjoint and past `head`.
 
-    ASCII; about 40 characters when `finished` is empty, two to three more per gap.
+    Records below `suspects_end` may be finished though the map does not say so (see
+    `suspects_end_of`). ASCII; about 40 characters when `finished` is empty, two to three more per
+    gap.
     """
     out = bytearray(_PREFIX.pack(_MAGIC, _VERSION, topic_id.bytes, head))
     at = head
     for start, end in finished:
-        for length in (start - at, end - start):
-            rest = length
-            while rest > _LOW:
-                out.append(rest & _LOW | _MORE)
-                rest >>= 7
-            out.append(rest)
+        _append(out, start - at)
+        _append(out, end - start)
         at = end
+    if suspects_end > head:
+        _append(out, suspects_end - head)
     out += _CRC.pack(zlib.crc32(out))
     return base64.b64encode(out).decode()
 
@@ -76,10 +78,29 @@ def decode_map(metadata: str, *, topic_id: UUID, committed: int, where: str) -> 
             f"The offset of {where} is {committed}, but its map was written for {head}. {advice}"
         )
     ranges, at = [], head
-    for unfinished, finished in zip(runs[::2], runs[1::2], strict=True):
+    for unfinished, finished in zip(runs[::2], runs[1::2], strict=False):
         ranges.append((at + unfinished, at + unfinished + finished))
         at += unfinished + finished
     return ranges
+
+
+def suspects_end_of(metadata: str) -> int:
+    """Offset below which records are suspects, by a map that `decode_map` has accepted; 0: none.
+
+    A group that a tool set back brings finished records again. Its first commits carry a map, so a
+    worker that dies before it has passed them must leave word of it.
+    """
+    raw = base64.b64decode(metadata)
+    head: int = _PREFIX.unpack_from(raw)[3]
+    runs = _runs(raw[_PREFIX.size : -_CRC.size])
+    return head + runs[-1] if len(runs) % 2 else 0
+
+
+def _append(out: bytearray, number: int) -> None:
+    while number > _LOW:
+        out.append(number & _LOW | _MORE)
+        number >>= 7
+    out.append(number)
 
 
 def _runs(body: bytes) -> list[int]:
@@ -90,6 +111,6 @@ def _runs(body: bytes) -> list[int]:
         if byte < _MORE:
             runs.append(value)
             value = shift = 0
-    if shift or len(runs) % 2:
+    if shift:
         raise ValueError("it ends in the middle of a run")
     return runs

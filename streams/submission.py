@@ -18,7 +18,6 @@ from schemas.headers import (
     CE_SPECVERSION,
     CE_TIME,
     CE_TYPE,
-    CONTENT_TYPE,
     FLOW,
     LINK,
     TRACEPARENT,
@@ -54,7 +53,6 @@ class Heading:
             (CE_SPECVERSION, b"1.0"),
             (CE_TYPE, name.encode()),
             (CE_SOURCE, f"handoff/{flow}/submit".encode()),
-            (CONTENT_TYPE, b"application/json"),
             (FLOW, flow.encode()),
         ]
         if link is not None:

@@ -25,27 +25,20 @@ class Delivery:
     `fault` says why it can never be processed, if so. `claimable`: a new job whose key is its id.
     """
 
-    __slots__ = (
-        "attempt",
-        "born_us",
-        "claimable",
-        "fault",
-        "headers",
-        "is_new_job",
-        "job_id",
-        "key",
-        "link",
-        "message",
-        "model",
-        "number",
-        "out",
-        "polled_us",
-        "produced_us",
-        "seq",
-        "started_us",
-        "task",
-        "tracker",
-    )
+    # Class attributes are the usual values: a record that has nothing special sets five fields.
+    attempt = 0
+    seq = _FIRST_STEP
+    job_id = ""
+    key = b""
+    started_us = 0
+    is_new_job = False
+    claimable = False
+    fault: str | None = None
+    link: str | None = None
+    headers: Sequence[tuple[str, bytes]] = ()
+    model: Any = None
+    task: Any = None
+    out: Sequence[OutRecord] = ()
 
     def __init__(self, message: Record, tracker: Tracker, number: int, polled_us: int) -> None:
         self.message = message
@@ -53,18 +46,6 @@ class Delivery:
         self.number = number
         self.polled_us = polled_us
         self.produced_us = message.timestamp()[1] * 1000
-        self.started_us = polled_us
-        self.attempt = 0
-        self.seq = _FIRST_STEP
-        self.job_id = ""
-        self.key = b""
-        self.out: list[OutRecord] = []
-        self.model: Any = None
-        self.task: Any = None
-        self.fault: str | None = None
-        self.headers: Sequence[tuple[str, bytes]] = ()
-        self.link: str | None = None
-        self.claimable = False
 
     @property
     def offset(self) -> int:
@@ -95,7 +76,6 @@ class Delivery:
             self._new_job(text, found)
 
     def _hand_off(self, text: str, found: dict[str, bytes], flow: bytes) -> None:
-        self.is_new_job = False
         try:
             self.seq = int(found[h.SEQ]) + 1
         except (TypeError, ValueError):
@@ -105,11 +85,14 @@ class Delivery:
             self.fault = self.fault or f"its header {h.SEQ} is out of range"
         if found.get(h.FLOW) != flow:
             self.fault = f"its header {h.FLOW} names another flow"
-        if is_job_id(text):
+        if not is_job_id(text):
+            self.fault = "it is a hand-off, but its key is no job id"
+        if self.fault is None:
             self.job_id = text
             self.key = text.encode()
         else:
-            self.fault = "it is a hand-off, but its key is no job id"
+            # It is no step of the job whose key it may bear, so it must not write one.
+            self.seq = _FIRST_STEP
             self._name_by_place()
 
     def _new_job(self, text: str, found: dict[str, bytes]) -> None:
@@ -117,12 +100,14 @@ class Delivery:
         if is_job_id(text) and "/" not in text:
             self.job_id = text
             self.key = text.encode()
-            self.claimable = True
+            # A tombstone is no job: it must not take the id from one that comes later.
+            self.claimable = self.message.value() is not None
         else:
             self._name_by_place()
         foreign = found.get(h.LINK) or found.get(h.TRACEPARENT)
         if foreign and not foreign.startswith(b"00-%b-" % self.job_id.encode()):
-            self.link = foreign.decode(errors="replace")[:128]
+            # Postgres stores no NUL.
+            self.link = foreign.decode(errors="replace")[:128].replace("\0", "\\0")
 
     def _name_by_place(self) -> None:
         self.job_id = id_from_coordinates(

@@ -25,7 +25,7 @@ from streams.kafka import (
     group_consumer,
     pull,
 )
-from streams.offsets import decode_map
+from streams.offsets import decode_map, suspects_end_of
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
@@ -251,6 +251,7 @@ class Puller:
             metadata=metadata,
             finished=finished,
             was_reset=not metadata,
+            suspects_end=suspects_end_of(metadata) if metadata else 0,
         )
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:

@@ -23,6 +23,7 @@ from streams.outcome import Done, Emit, Outcome, Reject, Retry
 from streams.runtime.delivery import Delivery, OutRecord
 
 _TRACE_FLAGS = "01"
+_ERROR_CHARS = 2_000
 _STATE = (
     b'{"traceId":"%b","status":"%b","seq":%d,"data":%b,"attempts":%d,"updatedAt":"%b","to":%b,'
     b'"timing":{"bornUs":%d,"producedUs":%d,"polledUs":%d,"startedUs":%d,"finishedUs":%d},'
@@ -36,6 +37,15 @@ class _Target(NamedTuple):
     topic: str
     status: Status
     names: bytes
+
+
+def job_error(kind: str, message: str) -> JobError:
+    """An error as it can be written, whatever a handler put into it: bounded, and without halves
+    of surrogate pairs."""
+    return JobError(
+        kind=kind.encode(errors="backslashreplace").decode(),
+        message=message[:_ERROR_CHARS].encode(errors="backslashreplace").decode(),
+    )
 
 
 def now_us() -> int:
@@ -68,7 +78,6 @@ class RecordWriter:
         self._static_headers: h.Headers = [
             (h.CE_SPECVERSION, b"1.0"),
             (h.CE_SOURCE, f"handoff/{flow.name}/{stage.name}".encode()),
-            (h.CONTENT_TYPE, b"application/json"),
             (h.FLOW, flow.name.encode()),
         ]
         self._types: dict[type[BaseModel], bytes] = {}
@@ -102,7 +111,7 @@ class RecordWriter:
                 data = None if result is None else self._payload(result)
                 d.out = [self._state(d, Status.DONE, data, b"[]", finished_us)]
             case Reject(reason=reason):
-                self.dead_letter(d, JobError(kind="rejected", message=reason), finished_us)
+                self.dead_letter(d, job_error("rejected", reason), finished_us)
             case Retry():
                 raise AssertionError("the stage loop handles Retry before it comes here")
             case _:
@@ -154,7 +163,7 @@ class RecordWriter:
             (h.DLQ_OFFSET, b"%d" % d.offset),
             (h.DLQ_GROUP, self._group),
             (h.DLQ_DELIVERY_COUNT, b"%d" % max(1, d.attempt)),
-            (h.DLQ_MESSAGE, error.message.encode()[:2000]),
+            (h.DLQ_MESSAGE, error.message.encode()),
             (h.DLQ_ERROR, error.kind.encode()),
             (h.DLQ_STAGE, self._stage.name.encode()),
             (h.DLQ_JOB, d.job_id.encode()),

@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from schemas.state import JobError, Status
+from schemas.state import Status
 from streams.config import Settings
 from streams.context import Context, EffectRunner
 from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked
@@ -29,7 +29,7 @@ from streams.retry import Backoff
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
-from streams.runtime.records import RecordWriter, now_us
+from streams.runtime.records import RecordWriter, job_error, now_us
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
 from streams.runtime.tracker import Tracker
@@ -241,7 +241,7 @@ class StageLoop:
 
     def _judge(self, d: Delivery, error: BaseException) -> float | None:
         """By blame: seconds until the next run, or None once `d.out` holds a dead letter."""
-        d.out.clear()
+        d.out = ()
         match error:
             case BadWorld():
                 d.attempt -= 1
@@ -255,7 +255,8 @@ class StageLoop:
                 return None
         wait_s = self._stage.retry.wait_seconds(d.attempt, self._rng)
         if wait_s is None:
-            message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            text = _text(error)
+            message = f"{type(error).__name__}: {text}" if text else type(error).__name__
             self._dead_letter(
                 d, "handler_failed", f"Stage {self._stage.name} failed {d.attempt} times: {message}"
             )
@@ -275,8 +276,7 @@ class StageLoop:
     def _dead_letter(
         self, d: Delivery, kind: str, message: str, status: Status = Status.FAILED
     ) -> None:
-        error = JobError(kind=kind, message=message[:2000])
-        self._writer.dead_letter(d, error, now_us(), status=status)
+        self._writer.dead_letter(d, job_error(kind, message), now_us(), status=status)
 
     def _context(self, d: Delivery, traceparent: str) -> Context:
         return Context(
@@ -379,6 +379,13 @@ class StageLoop:
                 log.warning("grace_over", stage=self._stage.name, cancelled=len(self._active))
                 self._cancel(list(self._active))
         self._flush()
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "(its text cannot be had)"
 
 
 def _explain(d: Delivery, error: ValidationError, model: type[BaseModel]) -> str:

@@ -45,6 +45,7 @@ class Tracker:
         metadata: str,
         finished: Sequence[Range],
         was_reset: bool = False,
+        suspects_end: int = 0,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
@@ -56,10 +57,9 @@ class Tracker:
         ]
         self.head = head
         self.metadata = metadata
-        #: The group was moved by a tool: records up to the consumed horizon are suspects.
-        self.was_reset = was_reset
-        #: Highest offset known as consumed, once looked up; -1 means none.
-        self.horizon: int | None = None if was_reset else -1
+        #: Records up to here are suspects, since a tool moved the group; -1: none. None while it
+        #: is yet to be looked up. Commits carry it until the head has passed it.
+        self.horizon: int | None = None if was_reset else suspects_end - 1
         self._position = head
         self._carried = list(finished)
         # Flags and offsets of deliveries from number `_base` on; both grow with the distance
@@ -129,7 +129,8 @@ class Tracker:
         head = self._position if first < 0 else self._offsets[first]
         ranges = [] if first < 0 else self._ranges(flags, first)
         ranges += [(max(a, self._position), b) for a, b in self._carried if b > self._position]
-        metadata = encode_map(self.topic_id, head, ranges)
+        assert self.horizon is not None, "looked up before the first record ran"
+        metadata = encode_map(self.topic_id, head, ranges, self.horizon + 1)
         return Candidate(head, metadata, numbers, flags, base)
 
     def _ranges(self, flags: bytearray, first: int) -> list[Range]:

@@ -30,12 +30,16 @@ def test_a_worker_that_is_fenced_in_mid_stream_rebuilds_and_stays_exactly_once(
             assert before < JOBS, "no transaction was open at any of the fences"
             _fence(rig, "work")
             fenced += 1
-            rig.wait(lambda n=before: len(rig.records("finish")) > n, "the worker goes on")
+            _wait_for_more(rig, before)
         assert rig.finished() < JOBS, "work was in flight at the last fence"
-        rig.wait(lambda: rig.finished() >= JOBS, "all jobs are on the sink")
+        rig.wait_results(JOBS)
         assert_all_done_once(rig, ids)
         assert worker.running, "one process all the time"
         assert worker.stop() == 0
+
+
+def _wait_for_more(rig: Rig, than: int) -> None:
+    rig.wait(lambda: len(rig.records("finish")) > than, "the worker goes on")
 
 
 def _fence(rig: Rig, stage: str) -> None:

@@ -38,13 +38,13 @@ def test_three_kills_in_mid_stream_lose_and_double_nothing(
             [Job(n=n, wait_ms=chance.uniform(1, 200), effect="repeatable") for n in range(JOBS)]
         )
         for kill in range(1, KILLS + 1):
-            rig.wait(lambda kill=kill: rig.finished() >= kill * 300, f"kill {kill} is due")
+            rig.wait_results(kill * 300)
             worker.kill()
             in_flight = JOBS - rig.finished()
             assert in_flight > 0, f"kill {kill} came too late: all jobs were done"
             assert len(rig.records("work")) > len(rig.records("finish")), "`work` was at work"
             worker = rig.worker()
-        rig.wait(lambda: rig.finished() >= JOBS, "all jobs are on the sink")
+        rig.wait_results(JOBS)
         assert_all_done_once(rig, ids)
         assert_each_effect_once(rig, range(JOBS))
         # A call is repeated only if its process died before the answer was stored.
@@ -62,7 +62,7 @@ def test_an_effect_that_may_have_happened_is_parked_and_never_repeated(
             [Job(n=n, effect="once", answer_gate="" if n % 2 else "answer") for n in range(60)]
         )
         rig.wait(lambda: rig.target.waiting("answer") == 30, "half of the calls hang")
-        rig.wait(lambda: rig.finished() == 30, "the other half is done")
+        rig.wait_results(30)
         worker.kill()
         rig.target.open("answer")
         rig.worker()

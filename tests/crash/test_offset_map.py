@@ -79,6 +79,24 @@ def test_a_full_map_makes_records_wait_and_still_loses_and_doubles_nothing(
         assert MAP_BYTES - 8 < max(lengths) <= MAP_BYTES
 
 
+def test_a_map_as_long_as_the_broker_allows_can_be_committed(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Every second record waits, so that the map needs more room than there is."""
+    jobs = [Job(n=n, gate="" if n % 2 else "even") for n in range(3_400)]
+    limit = settings.offset_map_max_bytes
+    with Rig(settings, tmp_path, partitions=1) as rig:
+        rig.hand_off("work", [(job_id(j.n), 1, j) for j in jobs])
+        rig.worker("work")
+        rig.wait(lambda: len(rig.committed("work")[0][1]) > limit - 8, "the map is full")
+        handed_on = len(rig.records("finish"))
+        assert handed_on < len(jobs) // 2, "what has no room in the map waits"
+        rig.target.open("even")
+        rig.wait_drained("work")
+        assert_no_step_twice(rig)
+        assert len(rig.records("finish")) == len(jobs)
+
+
 def _assert_heads_never_fall(rig: Rig) -> list[Commit]:
     commits = commits_of(rig.settings.kafka_bootstrap_servers, rig.group("work"))
     heads = [c.offset for c in commits]

@@ -21,7 +21,7 @@ def test_a_stage_is_stopped_changed_and_started_alone_and_works_off_its_backlog(
         others = rig.worker("take", "finish")
         work = rig.worker("work")
         rig.submit([Job(n=n) for n in range(200)])
-        rig.wait(lambda: rig.finished() == 200, "the first release has done its jobs")
+        rig.wait_results(200)
         assert work.stop() == 0
 
         rig.submit([Job(n=n) for n in range(200, 500)])
@@ -30,7 +30,7 @@ def test_a_stage_is_stopped_changed_and_started_alone_and_works_off_its_backlog(
         assert rig.finished() == 200
 
         rig.worker("work", app="tests.support.flows:changed_flow")
-        rig.wait(lambda: rig.finished() >= 500, "the backlog is worked off")
+        rig.wait_results(500)
         rig.wait_drained()
         assert_no_step_twice(rig)
         assert others.running

@@ -1,14 +1,16 @@
-"""A worker that must not go on says why in a sentence and exits with a code that tells the blame."""
+"""A worker that must not go on says why in a sentence, and its exit code tells the blame."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka.admin import AdminClient
 
 from streams import topics
 from streams.config import Settings
+from streams.kafka import admin_client, describe_topics
 from streams.offsets import encode_map
 from tests.support.flows import Job, flow
 from tests.support.judge import assert_all_done_once
@@ -19,9 +21,7 @@ pytestmark = pytest.mark.services
 SETUP, FENCED = 2, 4
 
 
-def _topic_id(rig: Rig) -> object:
-    from streams.kafka import admin_client, describe_topics
-
+def _topic_id(rig: Rig) -> UUID:
     name = rig.topic("work")
     return describe_topics(rig.settings, admin_client(rig.settings), [name])[name].topic_id
 
@@ -99,5 +99,5 @@ def test_of_two_workers_with_one_slot_the_older_is_fenced_and_exits(
         assert rig.finished() < 600, "work was in flight when the twin came"
         assert older.ended() == FENCED
         assert "slot" in older.log
-        rig.wait(lambda: rig.finished() >= 600, "the twin finishes")
+        rig.wait_results(600)
         assert_all_done_once(rig, ids)

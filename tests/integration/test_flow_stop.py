@@ -33,13 +33,13 @@ def test_a_stop_commits_what_finishes_within_the_grace_and_releases_the_rest(
         assert worker.ended() == 0
         took_s = time.monotonic() - stopped_at
         assert took_s >= grace_s, "it waited for the handlers that were still running"
-        rig.wait(lambda: rig.finished() == 50, "what finished was committed")
+        rig.wait_results(50)
         assert rig.target.waiting("never") == 0, "the others were cancelled"
         assert not rig.drained("work")
 
         rig.target.open("never")
         rig.worker("work")
-        rig.wait(lambda: rig.finished() >= 100, "the rest was delivered again")
+        rig.wait_results(100)
         assert_all_done_once(rig, ids)
 
 
@@ -49,6 +49,6 @@ def test_a_stop_does_not_wait_for_its_grace_when_nothing_runs(
     with Rig(settings, tmp_path, grace_s=3_600.0) as rig:
         worker = rig.worker()
         ids = rig.submit([Job(n=n) for n in range(50)])
-        rig.wait(lambda: rig.finished() == 50, "all jobs are on the sink")
+        rig.wait_results(50)
         assert_all_done_once(rig, ids)
         assert worker.stop() == 0

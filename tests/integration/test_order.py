@@ -46,7 +46,11 @@ def test_a_record_that_waits_for_a_retry_holds_back_its_own_job_only(
 ) -> None:
     with Rig(settings, tmp_path, partitions=1) as rig:
         first, later = Job(n=0, fault="retry"), Job(n=0)
-        held = [(job_id(0), 1, first), (job_id(0), 2, later), (job_id(0), 3, Job(n=0, fault="raise"))]
+        held = [
+            (job_id(0), 1, first),
+            (job_id(0), 2, later),
+            (job_id(0), 3, Job(n=0, fault="raise")),
+        ]
         others = [(job_id(n), 1, Job(n=n)) for n in range(1, 20)]
         rig.hand_off("work", [*held, *others])
         rig.worker("work")
@@ -62,7 +66,9 @@ def test_a_slow_job_holds_up_neither_the_others_nor_their_commits(
     settings: Settings, tmp_path: Path
 ) -> None:
     with Rig(settings, tmp_path, partitions=1) as rig:
-        rig.hand_off("work", [(job_id(n), 1, Job(n=n, gate="" if n else "slow")) for n in range(200)])
+        rig.hand_off(
+            "work", [(job_id(n), 1, Job(n=n, gate="" if n else "slow")) for n in range(200)]
+        )
         rig.worker("work")
         rig.wait(lambda: len(rig.records("finish")) == 199, "all others are handed on")
         assert rig.target.waiting("slow") == 1

@@ -27,12 +27,12 @@ def test_a_projector_killed_in_mid_stream_goes_on_where_its_rows_end(
             [Job(n=n, wait_ms=10 + n % 40, gate="" if n < 400 else "last") for n in range(JOBS)]
         )
         for kill in (1, 2):
-            rig.wait(lambda kill=kill: _history(rig) > kill * 300, f"kill {kill} is due")
+            _wait_projected(rig, kill * 300)
             projector.kill()
             projector = rig.worker("projector")
         assert _history(rig) < 3 * JOBS
         rig.target.open("last")
-        rig.wait(lambda: rig.finished() >= JOBS, "all jobs are on the sink")
+        rig.wait_results(JOBS)
         assert_all_done_once(rig, ids)
         assert_projection_is_the_fold(rig)
 
@@ -47,9 +47,13 @@ def test_two_projectors_share_the_work_and_one_takes_over(
         ids = rig.submit([Job(n=n, wait_ms=10 + n % 40) for n in range(300)])
         rig.wait(lambda: _history(rig) > 200, "states are projected")
         other.kill()
-        rig.wait(lambda: rig.finished() >= 300, "all jobs are on the sink")
+        rig.wait_results(300)
         assert_all_done_once(rig, ids)
         assert_projection_is_the_fold(rig)
+
+
+def _wait_projected(rig: Rig, steps: int) -> None:
+    rig.wait(lambda: _history(rig) > steps, f"{steps} steps are projected")
 
 
 def _history(rig: Rig) -> int:

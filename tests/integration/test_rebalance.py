@@ -55,14 +55,14 @@ def test_a_second_worker_joins_leaves_and_dies_with_work_in_flight(
         rig.wait(lambda: probe("1", 0), "partitions moved to slot 1")
         rig.wait(lambda: all_wait_at("join"), "what slot 0 gave up is in flight in slot 1")
         rig.target.open("join")
-        rig.wait(lambda: rig.finished() == len(ids), "the first wave is done")
+        rig.wait_results(len(ids))
 
         wave("leave")
         rig.wait(lambda: all_wait_at("leave"), "work is in flight in both slots")
         assert second.stop() == 0
         rig.wait(lambda: all_wait_at("leave"), "what slot 1 gave up is in flight in slot 0")
         rig.target.open("leave")
-        rig.wait(lambda: rig.finished() == len(ids), "the second wave is done")
+        rig.wait_results(len(ids))
 
         before = _by_slot(rig)["1"]
         third = rig.worker(*stages, slot=1)
@@ -73,7 +73,7 @@ def test_a_second_worker_joins_leaves_and_dies_with_work_in_flight(
         assert rig.finished() < len(ids)
         rig.wait(lambda: all_wait_at("kill"), "the dead one's work is in flight in slot 0")
         rig.target.open("kill")
-        rig.wait(lambda: rig.finished() >= len(ids), "slot 0 finishes alone")
+        rig.wait_results(len(ids))
         assert_all_done_once(rig, ids)
         assert_each_effect_once(rig, range(len(ids)))
 
@@ -89,11 +89,11 @@ def test_a_worker_that_was_stopped_past_its_session_is_a_harmless_zombie(
         zombie.signal(signal.SIGSTOP)
         rig.target.open("long")
         rig.worker(slot=1)
-        rig.wait(lambda: rig.finished() == 100, "slot 1 has taken over and finished")
+        rig.wait_results(100)
         assert _by_slot(rig)["1"] >= 200
         zombie.signal(signal.SIGCONT)
         more = rig.submit([Job(n=n) for n in range(100, 200)])
-        rig.wait(lambda: rig.finished() >= 200, "the new jobs are done")
+        rig.wait_results(200)
         assert_all_done_once(rig, [*ids, *more])
         rig.wait(lambda: zombie.running, "the zombie is a worker again")
         assert zombie.stop() == 0

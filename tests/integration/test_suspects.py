@@ -21,7 +21,7 @@ def _run_and_stop(rig: Rig) -> list[str]:
     """A finished run, its workers stopped."""
     worker = rig.worker()
     ids = rig.submit([Job(n=n, wait_ms=n % 5, effect="once") for n in range(JOBS)])
-    rig.wait(lambda: rig.finished() == JOBS, "all jobs are on the sink")
+    rig.wait_results(JOBS)
     rig.wait_drained()
     assert_projection_is_the_fold(rig)
     assert worker.stop() == 0
@@ -31,7 +31,7 @@ def _run_and_stop(rig: Rig) -> list[str]:
 def _back_to_0(rig: Rig) -> None:
     """As `kafka-consumer-groups --reset-offsets --to-earliest` does: no metadata."""
     for stage in STAGES:
-        rig.set_committed(stage, {p: (0, "") for p in range(rig.settings.partitions)})
+        rig.set_committed(stage, dict.fromkeys(range(rig.settings.partitions), (0, "")))
 
 
 def _skips(rig: Rig) -> dict[tuple[str, str], int]:
@@ -56,7 +56,7 @@ def test_groups_set_back_to_0_and_the_same_jobs_again_change_nothing(
         assert skips[("take", "finished")] + skips.get(("take", "duplicate"), 0) == 2 * JOBS
         # And what is new runs.
         more = rig.submit([Job(n=n) for n in range(JOBS, JOBS + 20)])
-        rig.wait(lambda: rig.finished() == JOBS + 20, "new jobs are done")
+        rig.wait_results(JOBS + 20)
         assert_all_done_once(rig, [*ids, *more])
 
 
@@ -89,13 +89,13 @@ def test_a_group_set_back_with_work_unfinished_skips_the_finished_and_runs_the_r
     with Rig(settings, tmp_path, grace_s=0.5) as rig:
         worker = rig.worker()
         ids = rig.submit([Job(n=n, gate="" if n % 3 else "late") for n in range(60)])
-        rig.wait(lambda: rig.finished() == 40, "two thirds are done")
+        rig.wait_results(40)
         rig.wait(lambda: rig.target.waiting("late") == 20, "the rest is at work")
         assert worker.stop() == 0
         _back_to_0(rig)
         rig.target.open("late")
         rig.worker()
-        rig.wait(lambda: rig.finished() >= 60, "the rest is done")
+        rig.wait_results(60)
         assert_all_done_once(rig, ids)
         assert _skips(rig)[("work", "finished")] == 40
 

@@ -26,11 +26,18 @@ class Job(BaseModel):
     effect: Literal["", "repeatable", "once"] = ""
     #: The target does the effect, but answers only when this gate is opened.
     answer_gate: str = ""
-    fault: Literal["", "raise", "reject", "retry", "stubborn", "unprintable", "long reject"] = ""
+    fault: Literal[
+        "", "raise", "unprintable", "speechless", "reject", "long reject", "retry", "stubborn"
+    ] = ""
     path: tuple[str, ...] = ()
 
     def past(self, name: str) -> Job:
         return self.model_copy(update={"path": (*self.path, name)})
+
+
+class _Speechless(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
 
 
 class Mark(BaseModel):
@@ -68,6 +75,8 @@ def _faulty(job: Job, context: Context) -> Reject | Retry | None:
             raise ValueError(f"job {job.n} always fails")
         case "unprintable":
             raise ValueError("half a pair: \ud800, and a NUL: \0")
+        case "speechless":
+            raise _Speechless
         case "reject":
             return Reject("not wanted")
         case "long reject":

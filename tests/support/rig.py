@@ -3,7 +3,8 @@
     with Rig(settings, tmp_path) as rig:
         worker = rig.worker()
         ids = rig.submit([Job(n=n) for n in range(300)])
-        rig.wait_finished(ids)
+        rig.wait_results(300)
+        assert_all_done_once(rig, ids)
 
 Facts come from topics, group offsets and Postgres, never from what a worker says of itself.
 """
@@ -109,6 +110,10 @@ class Rig:
                 logs = "\n".join(f"-- slot {w.slot}\n{w.log[-3000:]}" for w in self.workers[-2:])
                 raise AssertionError(f"did not come: {what}\n{logs}")
             time.sleep(_LOOK_EVERY_S)
+
+    def wait_results(self, count: int) -> None:
+        """Wait until `count` results lie on the sink."""
+        self.wait(lambda: self.finished() >= count, f"{count} results lie on the sink")
 
     # -- writing -------------------------------------------------------------------------------
 
@@ -224,11 +229,9 @@ class Rig:
         """Whether everything in the stages' topics is committed as consumed."""
         for stage in stages or [s.name for s in self.flow.stages]:
             committed = self.committed(stage)
-            last: dict[int, int] = {}
             for record in self.records(stage):
-                last[record.partition] = max(record.offset, last.get(record.partition, -1))
-            if any(committed[p][0] <= offset for p, offset in last.items()):
-                return False
+                if record.offset >= committed[record.partition][0]:
+                    return False
         return True
 
     def wait_drained(self, *stages: str) -> None:

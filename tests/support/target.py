@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 from collections import Counter
 from pathlib import Path
 from threading import Lock, Thread
@@ -54,6 +55,9 @@ class Target:
         self._thread = Thread(target=self._loop.run_forever, name="target", daemon=True)
 
     def __enter__(self) -> Self:
+        # Each handler at a gate holds a connection; child processes inherit the limit.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
         self._thread.start()
         started = asyncio.run_coroutine_threadsafe(
             asyncio.start_unix_server(self._serve, str(self.socket), backlog=4_096), self._loop

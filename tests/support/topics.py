@@ -33,6 +33,7 @@ class Record:
 
     @property
     def seq(self) -> int:
+        """`handoff_seq` of a hand-off that our own program wrote."""
         return int(self.header("handoff_seq") or 0)
 
 

@@ -33,7 +33,7 @@ def test_the_first_version_of_a_job_state_is_read() -> None:
 def test_ids_do_not_change_between_releases() -> None:
     job = id_from_line("mail", b'{"subject":"hi"}', 0)
     assert job == "c5e07a0ab95f2f81a538c3f0c8632d36"
-    assert span_id(job, 1) == "d667d1f8a6db497d"
+    assert span_id(job, 1) == "43703daa47ada94b"
 
 
 @given(st.uuids(), st.integers(0, 2**31 - 1), st.integers(0, 2**62))
@@ -42,6 +42,13 @@ def test_a_place_always_gives_the_same_usable_id(topic_id, partition: int, offse
     assert is_job_id(job)
     assert job == id_from_coordinates(topic_id, partition, offset)
     assert job != id_from_coordinates(topic_id, partition, offset + 1)
+
+
+@given(st.text("0123456789abcdef", min_size=32, max_size=32), st.sampled_from(["", "/0", "/7/1"]))
+def test_the_spans_of_a_job_are_all_different_and_never_zero(root: str, child: str) -> None:
+    spans = [span_id(root + child, seq) for seq in range(500)]
+    assert len(set(spans)) == len(spans)
+    assert all(len(s) == 16 and int(s, 16) for s in spans)
 
 
 def test_children_share_their_parents_trace() -> None:
