@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id
+from schemas.state import JobError, Status
 from streams.kafka import Record
 from streams.runtime.tracker import Tracker
 
@@ -17,6 +18,28 @@ _BORN_DIGITS: Final = 16
 
 #: A record to produce: topic, key, value, headers (`schemas.headers.Headers`, or None).
 OutRecord = tuple[str, bytes | None, bytes | None, Any]
+
+
+class Target(NamedTuple):
+    """Where a hand-off goes: its topic, the job's status then, and `to` of the state as JSON."""
+
+    topic: str
+    status: Status
+    names: bytes
+
+
+class Result(NamedTuple):
+    """What became of a delivery: handed on (`target`), failed or parked (`error`), or done.
+
+    `data` is the hop's output, JSON.
+    """
+
+    status: Status
+    data: bytes | None
+    finished_us: int
+    target: Target | None = None
+    ce_type: bytes = b""
+    error: JobError | None = None
 
 
 class Delivery:
@@ -35,10 +58,11 @@ class Delivery:
     claimable = False
     fault: str | None = None
     link: str | None = None
-    headers: Sequence[tuple[str, bytes]] = ()
     model: Any = None
     task: Any = None
-    out: Sequence[OutRecord] = ()
+    traceparent = ""
+    #: None for what needs no records: a tombstone, a skipped duplicate.
+    result: Result | None = None
 
     def __init__(self, message: Record, tracker: Tracker, number: int, polled_us: int) -> None:
         self.message = message
@@ -55,16 +79,18 @@ class Delivery:
     def place(self) -> str:
         return f"{self.tracker.place}@{self.offset}"
 
+    def raw_headers(self) -> Sequence[tuple[str, bytes]]:
+        """All headers as they came, not kept; none (and a fault) if their names are no UTF-8."""
+        try:
+            return self.message.headers() or ()
+        except (UnicodeDecodeError, ValueError) as e:
+            self.fault = f"its headers are unreadable ({e})"
+            return ()
+
     def identify(self, flow: bytes) -> None:
         """Read key and headers: `job_id`, `seq`, `born_us`, `link`. Never raises; see `fault`."""
-        message = self.message
-        try:
-            self.headers = message.headers() or ()
-        except (UnicodeDecodeError, ValueError) as e:
-            self.headers = ()
-            self.fault = f"its headers are unreadable ({e})"
-        found = dict(self.headers)
-        key = message.key()
+        found = dict(self.raw_headers())
+        key = self.message.key()
         try:
             text = key.decode() if key else ""
         except UnicodeDecodeError:

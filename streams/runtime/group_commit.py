@@ -44,16 +44,17 @@ class Selection:
             for t, c in self.candidates.items()
         ]
 
-    def records(self) -> Iterator[OutRecord]:
+    def records(self, write: Callable[[Delivery], Sequence[OutRecord]]) -> Iterator[OutRecord]:
         for delivery in self.deliveries:
-            yield from delivery.out
+            yield from write(delivery)
 
 
 class GroupCommit:
     """Commits finished deliveries of one stage, at most `max_commit_records` at a time.
 
-    `release` is called from the commit thread with deliveries that are committed or dropped;
-    `fail` with an error after which the worker cannot go on.
+    All three are called from the commit thread: `write` gives the records of a delivery and does
+    not raise, `release` takes deliveries that are committed or dropped, `fail` an error after which
+    the worker cannot go on.
     """
 
     def __init__(
@@ -63,11 +64,13 @@ class GroupCommit:
         group: str,
         member: str,
         ownership: Ownership,
+        write: Callable[[Delivery], Sequence[OutRecord]],
         release: Callable[[Sequence[Delivery]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._settings, self._topic, self._group = settings, topic, group
-        self._ownership, self._release, self._fail = ownership, release, fail
+        self._ownership, self._write = ownership, write
+        self._release, self._fail = release, fail
         self._changed = Condition()
         self._ready: list[Delivery] = []
         #: Finished, but the offset map has no room for them yet.
@@ -154,7 +157,7 @@ class GroupCommit:
                 return
             reach("commit.selected")
             verdict = self._transactor.commit(
-                selection.records(), selection.offsets(), selection.metadata
+                selection.records(self._write), selection.offsets(), selection.metadata
             )
             if verdict is Verdict.UNKNOWN:
                 verdict = self._find_out(selection)

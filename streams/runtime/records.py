@@ -1,4 +1,4 @@
-"""From an outcome to records: the job's state, the hand-off, the dead letter. Pure.
+"""From an outcome to a result, from a result to records: state, hand-off, dead letter. Pure.
 
 Everything that is equal for all records of a stage is made once, here, since this runs for each
 record of the hot path.
@@ -7,8 +7,9 @@ record of the hot path.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, assert_never
+from typing import Any, assert_never
 
 import orjson
 from pydantic import BaseModel
@@ -20,7 +21,7 @@ from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow, Stage
 from streams.outcome import Done, Emit, Outcome, Reject, Retry
-from streams.runtime.delivery import Delivery, OutRecord
+from streams.runtime.delivery import Delivery, OutRecord, Result, Target
 
 _TRACE_FLAGS = "01"
 _ERROR_CHARS = 2_000
@@ -29,14 +30,6 @@ _STATE = (
     b'"timing":{"bornUs":%d,"producedUs":%d,"polledUs":%d,"startedUs":%d,"finishedUs":%d},'
     b'"consumed":{%b,"offset":%d},%b%b'
 )
-
-
-class _Target(NamedTuple):
-    """Where a hand-off goes: its topic, the job's status then, and `to` of the state as JSON."""
-
-    topic: str
-    status: Status
-    names: bytes
 
 
 def job_error(kind: str, message: str) -> JobError:
@@ -64,7 +57,7 @@ class RecordWriter:
         self._dead_letter_topic = names.dead_letter_topic(flow.name, stage.name)
         self._group = names.stage_group(flow.name, stage.name).encode()
         self._targets = {
-            to: _Target(
+            to: Target(
                 names.stage_topic(flow.name, to),
                 Status.DONE if to in flow.sinks else Status.RUNNING,
                 orjson.dumps([to]),
@@ -86,12 +79,11 @@ class RecordWriter:
 
     def traceparent(self, d: Delivery) -> str:
         """The W3C context of this hop: the handler runs inside it, the hand-off carries it on."""
-        return f"00-{trace_id_of(d.job_id)}-{span_id(d.job_id, d.seq)}-{_TRACE_FLAGS}"
+        d.traceparent = f"00-{trace_id_of(d.job_id)}-{span_id(d.job_id, d.seq)}-{_TRACE_FLAGS}"
+        return d.traceparent
 
-    def outcome(
-        self, d: Delivery, outcome: Outcome | BaseModel, traceparent: str, finished_us: int
-    ) -> None:
-        """Put the records of a finished hop into `d.out`.
+    def conclude(self, d: Delivery, outcome: Outcome | BaseModel, finished_us: int) -> None:
+        """Make `outcome` the result of `d`.
 
         Raises `BadRecord` for an outcome that can never be written (too large), `BadSetup` for one
         that the stage did not declare.
@@ -102,24 +94,22 @@ class RecordWriter:
                     f"Stage {self._stage.name} returned a plain {type(outcome).__name__}, but does "
                     "not declare exactly one `emits`; return Emit(to, model) or Done(model)."
                 )
-            self._hand_off(d, self._stage.emits[0], outcome, traceparent, finished_us)
+            self._hand_off(d, self._stage.emits[0], outcome, finished_us)
             return
         match outcome:
             case Emit(to=to, model=model):
-                self._hand_off(d, to, model, traceparent, finished_us)
+                self._hand_off(d, to, model, finished_us)
             case Done(result=result):
                 data = None if result is None else self._payload(result)
-                d.out = [self._state(d, Status.DONE, data, b"[]", finished_us)]
+                d.result = Result(Status.DONE, data, finished_us)
             case Reject(reason=reason):
-                self.dead_letter(d, job_error("rejected", reason), finished_us)
+                self.fail(d, job_error("rejected", reason), finished_us)
             case Retry():
                 raise AssertionError("the stage loop handles Retry before it comes here")
             case _:
                 assert_never(outcome)
 
-    def _hand_off(
-        self, d: Delivery, to: str, model: BaseModel, traceparent: str, finished_us: int
-    ) -> None:
+    def _hand_off(self, d: Delivery, to: str, model: BaseModel, finished_us: int) -> None:
         target = self._targets.get(to)
         if target is None:
             declared = ", ".join(self._stage.emits) or "nothing"
@@ -127,37 +117,49 @@ class RecordWriter:
                 f"Stage {self._stage.name} handed job {d.job_id} to {to}, but declares {declared}."
             )
         data = self._payload(model)
-        key, seq = d.key, b"%d" % d.seq
-        d.out = [
-            self._state(d, target.status, data, target.names, finished_us),
-            (
-                target.topic,
-                key,
-                data,
-                [
-                    *self._static_headers,
-                    (h.CE_ID, b"%b:%b" % (key, seq)),
-                    (h.CE_TYPE, self._types.get(type(model)) or self._type_of(type(model))),
-                    (h.CE_TIME, self._iso(finished_us)),
-                    (h.SEQ, seq),
-                    (h.BORN, b"%d" % d.born_us),
-                    (h.TRACEPARENT, traceparent.encode()),
-                ],
-            ),
-        ]
+        ce_type = self._types.get(type(model)) or self._type_of(type(model))
+        d.result = Result(target.status, data, finished_us, target, ce_type)
 
-    def dead_letter(
-        self,
-        d: Delivery,
-        error: JobError,
-        finished_us: int,
-        *,
-        status: Status = Status.FAILED,
+    @staticmethod
+    def fail(
+        d: Delivery, error: JobError, finished_us: int, status: Status = Status.FAILED
     ) -> None:
-        """The original record, complete, on the dead-letter topic, and the job's state."""
+        """Make a dead letter the result of `d`."""
+        d.result = Result(status, None, finished_us, error=error)
+
+    def records(self, d: Delivery) -> Sequence[OutRecord]:
+        """The records of a concluded delivery: its state, and a hand-off or a dead letter.
+
+        Made when they are produced, not before: what a stage holds in flight stays small, and a
+        commit that is repeated writes the same again.
+        """
+        result = d.result
+        if result is None:
+            return ()
+        if result.target is not None:
+            return self._state(d, result), self._hand_off_record(d, result, result.target)
+        if result.error is not None:
+            return self._state(d, result), self._dead_letter_record(d, result.error)
+        return (self._state(d, result),)
+
+    def _hand_off_record(self, d: Delivery, result: Result, target: Target) -> OutRecord:
+        key, seq = d.key, b"%d" % d.seq
+        headers = [
+            *self._static_headers,
+            (h.CE_ID, b"%b:%b" % (key, seq)),
+            (h.CE_TYPE, result.ce_type),
+            (h.CE_TIME, self._iso(result.finished_us)),
+            (h.SEQ, seq),
+            (h.BORN, b"%d" % d.born_us),
+            (h.TRACEPARENT, d.traceparent.encode()),
+        ]
+        return target.topic, key, result.data, headers
+
+    def _dead_letter_record(self, d: Delivery, error: JobError) -> OutRecord:
+        """The original record, complete: raw key, value and headers, and what is known of it."""
         message = d.message
-        key = message.key()
-        about: h.Headers = [
+        headers: h.Headers = [
+            *d.raw_headers(),
             (h.DLQ_TOPIC, d.tracker.topic.encode()),
             (h.DLQ_PARTITION, b"%d" % d.tracker.partition),
             (h.DLQ_OFFSET, b"%d" % d.offset),
@@ -170,10 +172,7 @@ class RecordWriter:
             (h.DLQ_SEQ, b"%d" % d.seq),
             (h.DLQ_TIMESTAMP, b"%d" % message.timestamp()[1]),
         ]
-        d.out = [
-            self._state(d, status, None, b"[]", finished_us, error),
-            (self._dead_letter_topic, key, message.value(), [*d.headers, *about]),
-        ]
+        return self._dead_letter_topic, message.key(), message.value(), headers
 
     def _payload(self, model: BaseModel) -> bytes:
         data = model.__pydantic_serializer__.to_json(model, by_alias=True)
@@ -184,37 +183,28 @@ class RecordWriter:
             )
         return data
 
-    def _state(
-        self,
-        d: Delivery,
-        status: Status,
-        data: bytes | None,
-        to: bytes,
-        finished_us: int,
-        error: JobError | None = None,
-    ) -> OutRecord:
+    def _state(self, d: Delivery, result: Result) -> OutRecord:
         """`JobState` as JSON. Formatted, not dumped: ids are hex, numbers are numbers, the rest is
-        JSON already; golden tests hold it to the model."""
-        tracker = d.tracker
+        JSON already; tests hold it to the model."""
         more = b""
-        if error is not None:
+        if (error := result.error) is not None:
             more += b'"error":%b,' % orjson.dumps({"kind": error.kind, "message": error.message})
         if d.link is not None:
             more += b'"link":%b,' % orjson.dumps(d.link)
         value = _STATE % (
             d.key,
-            status.value.encode(),
+            result.status.value.encode(),
             d.seq,
-            b"null" if data is None else data,
+            b"null" if result.data is None else result.data,
             d.attempt,
-            self._iso(finished_us),
-            to,
+            self._iso(result.finished_us),
+            b"[]" if result.target is None else result.target.names,
             d.born_us,
             d.produced_us,
             d.polled_us,
-            d.started_us,
-            finished_us,
-            tracker.json,
+            d.started_us or d.polled_us,
+            result.finished_us,
+            d.tracker.json,
             d.message.offset(),
             more,
             self._state_end,

@@ -81,13 +81,16 @@ class StageService:
         event_loop = asyncio.get_running_loop()
         budget = Budget(settings.max_in_flight_records, settings.max_in_flight_bytes)
         ownership = Ownership()
-        commits = GroupCommit(settings, facts, group, member, ownership, budget.release, fail)
+        writer = RecordWriter(self._flow, self._stage, settings, self._worker)
+        commits = GroupCommit(
+            settings, facts, group, member, ownership, writer.records, budget.release, fail
+        )
         check = SuspectCheck(self._pool, settings, self._flow.name, self._stage.name)
         loop = StageLoop(
             self._flow,
             self._stage,
             settings,
-            writer=RecordWriter(self._flow, self._stage, settings, self._worker),
+            writer=writer,
             gate=SuspectGate(settings, group, check),
             effects=self._effects,
             commits=commits,

@@ -130,7 +130,7 @@ class StageLoop:
         self._finished.append(d)
 
     def _attempt_inline(self, d: Delivery) -> float | None:
-        """One run; seconds until the next, or None when `d.out` is final."""
+        """One run; seconds until the next, or None when `d.result` is final."""
         d.attempt += 1
         d.started_us = now_us()
         traceparent = self._writer.traceparent(d)
@@ -138,7 +138,7 @@ class StageLoop:
         token = self._hop_context.enter(traceparent)  # 2
         try:
             outcome = self._handler(d.model, job)
-            self._conclude(d, outcome, traceparent)
+            self._conclude(d, outcome)
         except KeyboardInterrupt:
             raise
         except BaseException as e:
@@ -167,7 +167,7 @@ class StageLoop:
         limit = self._stage.concurrency
         while self._runnable and self._running < limit:
             d = self._runnable.popleft()
-            if d.out or d.model is None:
+            if d.result is not None or d.model is None:
                 self._end_lane_head(d)
             elif self._dropped(d):
                 self._leave(d)
@@ -191,7 +191,7 @@ class StageLoop:
         self._time_limit.start(d)
         try:
             outcome = await self._handler(d.model, self._context(d, traceparent))
-            self._conclude(d, outcome, traceparent)
+            self._conclude(d, outcome)
         except KeyboardInterrupt:
             raise
         except BaseException as e:
@@ -234,14 +234,14 @@ class StageLoop:
             return False
         return True
 
-    def _conclude(self, d: Delivery, outcome: Any, traceparent: str) -> None:
+    def _conclude(self, d: Delivery, outcome: Any) -> None:
         if isinstance(outcome, Retry):
             raise _Again(outcome.after.total_seconds(), outcome.reason)
-        self._writer.outcome(d, outcome, traceparent, now_us())  # 5
+        self._writer.conclude(d, outcome, now_us())  # 5
+        d.model = None
 
     def _judge(self, d: Delivery, error: BaseException) -> float | None:
-        """By blame: seconds until the next run, or None once `d.out` holds a dead letter."""
-        d.out = ()
+        """By blame: seconds until the next run, or None once a dead letter is its result."""
         match error:
             case BadWorld():
                 d.attempt -= 1
@@ -276,7 +276,7 @@ class StageLoop:
     def _dead_letter(
         self, d: Delivery, kind: str, message: str, status: Status = Status.FAILED
     ) -> None:
-        self._writer.dead_letter(d, job_error(kind, message), now_us(), status=status)
+        self._writer.fail(d, job_error(kind, message), now_us(), status)
 
     def _context(self, d: Delivery, traceparent: str) -> Context:
         return Context(
@@ -295,7 +295,7 @@ class StageLoop:
         lane = self._lanes[d.key]
         if lane is None:
             lane = self._lanes[d.key] = deque()
-        if d.model is None and not d.out:
+        if d.model is None and d.result is None:
             self._prepare(d)
         self._active.add(d)
         lane.append(d)

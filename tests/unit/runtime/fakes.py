@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
@@ -77,6 +77,7 @@ class RecordedCommits:
 
     def __init__(self) -> None:
         self.added: list[Delivery] = []
+        self.write: Callable[[Delivery], Sequence[Any]] = lambda _: ()
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         self.added.extend(deliveries)
@@ -84,7 +85,7 @@ class RecordedCommits:
     def states(self) -> list[dict[str, Any]]:
         import orjson
 
-        return [orjson.loads(d.out[0][2] or b"null") for d in self.added if d.out]
+        return [orjson.loads(r[0][2]) for r in map(self.write, self.added) if r]
 
 
 class OpenGate:

@@ -8,6 +8,7 @@ from schemas import headers as h
 from schemas.state import JobError, JobState, Status
 from streams import Context, Done, Flow, stage
 from streams.config import load_settings
+from streams.runtime.delivery import Delivery
 from streams.runtime.records import RecordWriter
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
 
@@ -27,8 +28,8 @@ def classify(text: Text, job: Context) -> Text:
 WRITER = RecordWriter(Flow("mail", (classify,), sinks=("out",)), classify, load_settings(), "3.ab")
 
 
-def read(out: object) -> JobState:
-    return JobState.model_validate_json(out[0][2])  # type: ignore[index]
+def read(d: Delivery) -> JobState:
+    return JobState.model_validate_json(WRITER.records(d)[0][2] or b"")
 
 
 @given(st.text(max_size=50), st.text(max_size=80), st.text(max_size=30))
@@ -38,8 +39,8 @@ def test_whatever_the_texts_hold_the_state_is_read_back_whole(
     d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode(), offset=17))
     d.identify(b"mail")
     d.attempt, d.started_us, d.link = 2, FINISHED_US - 5, link or None
-    WRITER.outcome(d, Done(Text(text=payload)), WRITER.traceparent(d), FINISHED_US)
-    state = read(d.out)
+    WRITER.conclude(d, Done(Text(text=payload)), FINISHED_US)
+    state = read(d)
     assert (state.trace_id, state.seq, state.status) == (JOB, 1, Status.DONE)
     assert state.data == {"text": payload}
     assert (state.flow, state.stage, state.worker, state.attempts) == (
@@ -55,8 +56,8 @@ def test_whatever_the_texts_hold_the_state_is_read_back_whole(
     assert state.timing is not None
     assert state.timing.finished_us == FINISHED_US
     assert state.timing.produced_us == state.timing.born_us == 1_700_000_000_000_000
-    WRITER.dead_letter(d, JobError(kind="rejected", message=message), FINISHED_US)
-    failed = read(d.out)
+    WRITER.fail(d, JobError(kind="rejected", message=message), FINISHED_US)
+    failed = read(d)
     assert failed.status is Status.FAILED
     assert failed.error is not None
     assert failed.error.message == message
@@ -66,8 +67,8 @@ def test_a_dead_letter_keeps_key_value_and_headers_as_they_were() -> None:
     headers = [("x", b"\xff"), ("x", b"again"), (h.TRACEPARENT, b"nonsense")]
     d = delivery(make_tracker(), FakeMessage(b"\xfe", b"\xff", headers, offset=17))
     d.identify(b"mail")
-    WRITER.dead_letter(d, JobError(kind="bad_record", message="broken"), FINISHED_US)
-    topic, key, value, out_headers = d.out[1]
+    WRITER.fail(d, JobError(kind="bad_record", message="broken"), FINISHED_US)
+    topic, key, value, out_headers = WRITER.records(d)[1]
     assert (topic, key, value) == ("mail.classify.dlq", b"\xff", b"\xfe")
     assert out_headers[:3] == headers
     about = dict(out_headers[3:])
@@ -77,4 +78,4 @@ def test_a_dead_letter_keeps_key_value_and_headers_as_they_were() -> None:
         b"17",
     )
     assert about[h.DLQ_MESSAGE] == b"broken"
-    assert about[h.DLQ_JOB].decode() == read(d.out).trace_id
+    assert about[h.DLQ_JOB].decode() == read(d).trace_id
