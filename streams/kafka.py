@@ -316,29 +316,34 @@ def low_watermarks(settings: Settings, admin: AdminClient, topic: TopicFacts) ->
 
 
 def committed_offsets(
-    settings: Settings, admin: AdminClient, group: str, topic: TopicFacts
+    settings: Settings, group: str, topic: TopicFacts
 ) -> dict[int, TopicPartition]:
     """Committed offset and metadata of each partition that has one, read stable (KIP-447).
 
     Waits while a transaction holds an offset of the group: that partition *has* an offset, and
     which one is known when the transaction has ended or timed out. Raises `BadWorld` if neither.
     """
-    request = ConsumerGroupTopicPartitions(
-        group, [TopicPartition(topic.name, p) for p in range(topic.partitions)]
-    )
+    # By a consumer that joins nothing: the admin client's list_consumer_group_offsets crashes the
+    # process when the coordinator is not ready (seen with confluent-kafka 2.16.1).
+    consumer = reading_consumer(settings, group)
+    asked = [TopicPartition(topic.name, p) for p in range(topic.partitions)]
     deadline = time.monotonic() + _STABLE_TIMEOUT_S
-    while True:
-        with blame(settings, f"reading offsets of group {group}"):
-            futures = admin.list_consumer_group_offsets(
-                [request], require_stable=True, request_timeout=_ADMIN_TIMEOUT_S
-            )
-            found = futures[group].result(_ADMIN_TIMEOUT_S)
-        errors = [tp.error for tp in found.topic_partitions if tp.error is not None]
-        if not errors:
-            return {tp.partition: tp for tp in found.topic_partitions if tp.offset >= 0}
-        if errors[0].code() != KafkaError.UNSTABLE_OFFSET_COMMIT or time.monotonic() > deadline:
-            raise BadWorld(f"The offsets of group {group} are not to be had: {errors[0].str()}.")
-        time.sleep(0.1)
+    try:
+        while True:
+            try:
+                with blame(settings, f"reading offsets of group {group}"):
+                    found = consumer.committed(asked, _ADMIN_TIMEOUT_S)
+                error = next((tp.error for tp in found if tp.error is not None), None)
+                if error is None:
+                    return {tp.partition: tp for tp in found if tp.offset >= 0}
+                why = error.str()
+            except BadWorld as e:
+                why = e.message
+            if time.monotonic() > deadline:
+                raise BadWorld(f"The offsets of group {group} are not to be had: {why}.")
+            time.sleep(0.1)
+    finally:
+        consumer.close()
 
 
 def seed_offsets(

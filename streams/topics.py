@@ -161,7 +161,7 @@ def plan(flow: Flow, settings: Settings, admin: AdminClient | None = None) -> Pl
         if topic not in facts:
             seeds.append(Seed(group, topic, ()))
             continue
-        missing, bad = _offsets_of(settings, admin, group, facts[topic])
+        missing, bad = _offsets_of(settings, group, facts[topic])
         seeds += [Seed(group, topic, missing)] if missing else []
         misfits += bad
     return Plan(
@@ -187,9 +187,9 @@ def _changes(settings: Settings, admin: AdminClient, spec: TopicSpec) -> Iterato
 
 
 def _offsets_of(
-    settings: Settings, admin: AdminClient, group: str, topic: TopicFacts
+    settings: Settings, group: str, topic: TopicFacts
 ) -> tuple[tuple[int, ...], list[Misfit]]:
-    committed = committed_offsets(settings, admin, group, topic)
+    committed = committed_offsets(settings, group, topic)
     missing = tuple(p for p in range(topic.partitions) if p not in committed)
     misfits = []
     for p, tp in committed.items():
@@ -224,7 +224,7 @@ def apply(flow: Flow, settings: Settings, *, reseed: bool = False) -> Plan:
     facts = _wait_for_leaders(settings, admin, [s.name for s in specs(flow, settings)])
     # A topic that was created just now may have a namesake's offsets: look again.
     for group, topic in groups(flow, settings):
-        missing, misfits = _offsets_of(settings, admin, group, facts[topic])
+        missing, misfits = _offsets_of(settings, group, facts[topic])
         again = [m.partition for m in misfits] if reseed else []
         if partitions := [*missing, *again]:
             _seed(settings, admin, group, facts[topic], partitions)

@@ -17,7 +17,7 @@ import structlog
 from streams.config import Settings
 from streams.crashpoints import reach
 from streams.errors import BadWorld, Fenced
-from streams.kafka import TopicFacts, TopicPartition, admin_client, committed_offsets
+from streams.kafka import TopicFacts, TopicPartition, committed_offsets
 from streams.runtime.delivery import Delivery, OutRecord
 from streams.runtime.ownership import Ownership
 from streams.runtime.tracker import Candidate, Tracker
@@ -219,8 +219,7 @@ class GroupCommit:
             if not self._transactor.open():
                 break
             try:
-                with admin_client(self._settings) as admin:
-                    found = committed_offsets(self._settings, admin, self._group, self._topic)
+                found = committed_offsets(self._settings, self._group, self._topic)
             except BadWorld as e:
                 log.warning("kafka_away", group=self._group, error=e.message)
                 time.sleep(_PAUSE_S)

@@ -92,7 +92,7 @@ def test_groups_start_at_the_first_record_with_a_map(
 ) -> None:
     topics.apply(FLOW, settings)
     topic = facts(settings, admin, "notes.read")
-    committed = committed_offsets(settings, admin, topic.name, topic)
+    committed = committed_offsets(settings, topic.name, topic)
     assert sorted(committed) == list(range(settings.partitions))
     for tp in committed.values():
         assert tp.offset == 0
@@ -105,7 +105,7 @@ def test_offsets_that_are_there_are_kept(settings: Settings, admin: AdminClient)
     topic = facts(settings, admin, "notes.read")
     seed_offsets(settings, admin, topic.name, topic, {1: (7, encode_map(topic.topic_id, 7, []))})
     topics.apply(FLOW, settings)
-    assert committed_offsets(settings, admin, topic.name, topic)[1].offset == 7
+    assert committed_offsets(settings, topic.name, topic)[1].offset == 7
 
 
 def test_offsets_that_a_person_reset_are_kept(settings: Settings, admin: AdminClient) -> None:
@@ -149,7 +149,7 @@ def test_a_partition_count_that_differs_is_said_and_kept(
     assert f"{name} has {settings.partitions + 2} partitions" in plan.fixed[0]
     topic = facts(settings, admin, "notes.read")
     assert topic.partitions == settings.partitions + 2
-    assert len(committed_offsets(settings, admin, name, topic)) == settings.partitions + 2
+    assert len(committed_offsets(settings, name, topic)) == settings.partitions + 2
 
 
 def test_offsets_of_a_deleted_topic_are_reported_and_reset_only_if_told_to(
@@ -167,9 +167,9 @@ def test_offsets_of_a_deleted_topic_are_reported_and_reset_only_if_told_to(
     assert [(m.group, m.partition) for m in plan.misfits] == [(topic.name, 2)]
     assert str(foreign) in plan.misfits[0].reason
     topics.apply(FLOW, settings)
-    assert committed_offsets(settings, admin, topic.name, topic)[2].offset == 9
+    assert committed_offsets(settings, topic.name, topic)[2].offset == 9
     topics.apply(FLOW, settings, reseed=True)
-    assert committed_offsets(settings, admin, topic.name, topic)[2].offset == 0
+    assert committed_offsets(settings, topic.name, topic)[2].offset == 0
     assert end_offsets(settings, admin, topic)[2] == 20
     assert topics.plan(FLOW, settings).empty
 
@@ -183,7 +183,7 @@ def test_a_topic_that_was_deleted_is_made_again_and_seeded(
     topics.apply(FLOW, settings, reseed=True)
     after = facts(settings, admin, "notes.write")
     assert after.topic_id != before.topic_id
-    committed = committed_offsets(settings, admin, after.name, after)
+    committed = committed_offsets(settings, after.name, after)
     for tp in committed.values():
         assert decode_map(tp.metadata, topic_id=after.topic_id, committed=0, where="x") == []
     assert len(committed) == after.partitions
