@@ -1,0 +1,66 @@
+"""Kafka: clients, topics, offsets, faults.
+
+The sole importer of confluent_kafka; other modules take the driver's names from here.
+"""
+
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from streams.kafka.clients import (
+    Record,
+    admin_client,
+    group_consumer,
+    idempotent_producer,
+    pull,
+    reading_consumer,
+    transactional_producer,
+)
+from streams.kafka.faults import blame, fenced
+from streams.kafka.offsets import committed_offsets, end_offsets, low_watermarks, seed_offsets
+from streams.kafka.topics import (
+    TopicFacts,
+    change_topic_config,
+    create_topic,
+    delete_topics,
+    describe_topics,
+    topic_config,
+)
+
+__all__ = [
+    "OFFSET_INVALID",
+    "AdminClient",
+    "Consumer",
+    "KafkaError",
+    "KafkaException",
+    "Message",
+    "NewTopic",
+    "Producer",
+    "Record",
+    "TopicFacts",
+    "TopicPartition",
+    "admin_client",
+    "blame",
+    "change_topic_config",
+    "committed_offsets",
+    "create_topic",
+    "delete_topics",
+    "describe_topics",
+    "end_offsets",
+    "fenced",
+    "group_consumer",
+    "idempotent_producer",
+    "low_watermarks",
+    "pull",
+    "reading_consumer",
+    "seed_offsets",
+    "topic_config",
+    "transactional_producer",
+]
