@@ -11,10 +11,8 @@ from hashlib import blake2b
 from uuid import UUID
 
 _HEX_DIGITS = 32
-_SPAN_DIGITS = 16
-_SPAN_MAX = 2**64 - 1
-#: Odd, and far from simple fractions of 2**64 (Fibonacci hashing).
-_GOLDEN = 0x9E3779B97F4A7C15
+#: Steps that fit into four hex digits, one up.
+_NEAR_STEPS = 0xFFFF
 # W3C Trace Context forbids the all-zero trace id.
 _JOB_ID = re.compile(r"(?!0{32})[0-9a-f]{32}(?:/[0-9]{1,5}){0,8}")
 
@@ -49,12 +47,9 @@ def id_from_field(flow: str, value: str) -> str:
 def span_id(job_id: str, seq: int) -> str:
     """The span of one hop, 16 hex digits: retries, restarts and re-exports cannot double it.
 
-    Unique within its trace: the steps of a job go through all 64-bit values by an odd number, from
-    a start that the job's id gives (for a forked child, the hash of its id).
+    Unique within its trace, and never zero: a job's first digits and its step, so that a person can
+    read it; for forked children (which share the trace) and far steps a hash.
     """
-    if len(job_id) == _HEX_DIGITS:
-        start = int(job_id[_SPAN_DIGITS:], 16)
-    else:
-        start = int.from_bytes(blake2b(job_id.encode(), digest_size=8).digest(), "big")
-    # Zero is no span id; of 2**64 steps one meets it, and one that is far from that has 1.
-    return f"{(start + seq * _GOLDEN) & _SPAN_MAX or 1:016x}"
+    if len(job_id) == _HEX_DIGITS and seq < _NEAR_STEPS:
+        return f"{job_id[:12]}{seq + 1:04x}"
+    return blake2b(b"%b:%d" % (job_id.encode(), seq), digest_size=8).hexdigest()

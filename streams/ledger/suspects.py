@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from streams.config import Settings
@@ -19,8 +18,7 @@ from streams.postgres import Conn, Pool, load_queries, pooled
 _SQL: Final = {name: text.encode() for name, text in load_queries("streams.ledger").items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Suspect:
+class Suspect(NamedTuple):
     """One delivered record. `trace_id` is a job id (`schemas.ids.is_job_id`)."""
 
     trace_id: str

@@ -15,6 +15,7 @@ _FIRST_STEP: Final = 1
 _MAX_SEQ: Final = 2**31 - 2
 #: Of epoch microseconds, until the year 2286.
 _BORN_DIGITS: Final = 16
+_PLAIN_SEQ_DIGITS: Final = 9
 
 #: A record to produce: topic, key, value, headers (`schemas.headers.Headers`, or None).
 OutRecord = tuple[str, bytes | None, bytes | None, Any]
@@ -89,7 +90,32 @@ class Delivery:
 
     def identify(self, flow: bytes) -> None:
         """Read key and headers: `job_id`, `seq`, `born_us`, `link`. Never raises; see `fault`."""
-        found = dict(self.raw_headers())
+        headers = self.raw_headers()
+        if not self._is_plain_hand_off(headers, flow):
+            self._look_closely(headers, flow)
+
+    def _is_plain_hand_off(self, headers: Sequence[tuple[str, bytes]], flow: bytes) -> bool:
+        """The usual case, a hand-off as `RecordWriter` spells it: our headers first, in order."""
+        try:
+            (seq_name, seq), (flow_name, its_flow), (born_name, born) = headers[:3]
+            if (
+                (seq_name, flow_name, born_name) == (h.SEQ, h.FLOW, h.BORN)
+                and its_flow == flow
+                and seq.isdigit()
+                and len(seq) <= _PLAIN_SEQ_DIGITS
+                and born.isdigit()
+                and len(born) <= _BORN_DIGITS
+                and is_job_id(text := (key := self.message.key() or b"").decode())
+            ):
+                self.job_id, self.key = text, key
+                self.seq, self.born_us = int(seq) + 1, int(born)
+                return self.seq > _FIRST_STEP
+        except (ValueError, AttributeError):
+            pass  # fewer headers, null values, a key that is no UTF-8
+        return False
+
+    def _look_closely(self, headers: Sequence[tuple[str, bytes]], flow: bytes) -> None:
+        found = dict(headers)
         key = self.message.key()
         try:
             text = key.decode() if key else ""

@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from threading import Condition, Thread
 from typing import Any
 
@@ -45,8 +46,7 @@ class Selection:
         ]
 
     def records(self, write: Callable[[Delivery], Sequence[OutRecord]]) -> Iterator[OutRecord]:
-        for delivery in self.deliveries:
-            yield from write(delivery)
+        return chain.from_iterable(map(write, self.deliveries))
 
 
 class GroupCommit:

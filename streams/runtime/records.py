@@ -64,6 +64,7 @@ class RecordWriter:
             )
             for to in stage.emits
         }
+        self._only_target = next(iter(self._targets.values())) if len(stage.emits) == 1 else None
         #: The state's fields that are equal for all records of this worker.
         self._state_end = orjson.dumps(
             {"flow": flow.name, "stage": stage.name, "worker": worker, "v": VERSION}
@@ -71,8 +72,8 @@ class RecordWriter:
         self._static_headers: h.Headers = [
             (h.CE_SPECVERSION, b"1.0"),
             (h.CE_SOURCE, f"handoff/{flow.name}/{stage.name}".encode()),
-            (h.FLOW, flow.name.encode()),
         ]
+        self._flow_header = (h.FLOW, flow.name.encode())
         self._types: dict[type[BaseModel], bytes] = {}
         self._now_ms = self._now_s = 0
         self._text_ms = self._text_s = b""
@@ -89,16 +90,16 @@ class RecordWriter:
         that the stage did not declare.
         """
         if isinstance(outcome, BaseModel):
-            if len(self._stage.emits) != 1:
+            if self._only_target is None:
                 raise BadSetup(
                     f"Stage {self._stage.name} returned a plain {type(outcome).__name__}, but does "
                     "not declare exactly one `emits`; return Emit(to, model) or Done(model)."
                 )
-            self._hand_off(d, self._stage.emits[0], outcome, finished_us)
+            self._hand_off(d, self._only_target, outcome, finished_us)
             return
         match outcome:
             case Emit(to=to, model=model):
-                self._hand_off(d, to, model, finished_us)
+                self._hand_off(d, self._target(d, to), model, finished_us)
             case Done(result=result):
                 data = None if result is None else self._payload(result)
                 d.result = Result(Status.DONE, data, finished_us)
@@ -109,13 +110,16 @@ class RecordWriter:
             case _:
                 assert_never(outcome)
 
-    def _hand_off(self, d: Delivery, to: str, model: BaseModel, finished_us: int) -> None:
+    def _target(self, d: Delivery, to: str) -> Target:
         target = self._targets.get(to)
         if target is None:
             declared = ", ".join(self._stage.emits) or "nothing"
             raise BadSetup(
                 f"Stage {self._stage.name} handed job {d.job_id} to {to}, but declares {declared}."
             )
+        return target
+
+    def _hand_off(self, d: Delivery, target: Target, model: BaseModel, finished_us: int) -> None:
         data = self._payload(model)
         ce_type = self._types.get(type(model)) or self._type_of(type(model))
         d.result = Result(target.status, data, finished_us, target, ce_type)
@@ -144,14 +148,16 @@ class RecordWriter:
 
     def _hand_off_record(self, d: Delivery, result: Result, target: Target) -> OutRecord:
         key, seq = d.key, b"%d" % d.seq
+        # Ours first and in this order: the next stage then need not search.
         headers = [
-            *self._static_headers,
+            (h.SEQ, seq),
+            self._flow_header,
+            (h.BORN, b"%d" % d.born_us),
+            (h.TRACEPARENT, d.traceparent.encode()),
             (h.CE_ID, b"%b:%b" % (key, seq)),
             (h.CE_TYPE, result.ce_type),
             (h.CE_TIME, self._iso(result.finished_us)),
-            (h.SEQ, seq),
-            (h.BORN, b"%d" % d.born_us),
-            (h.TRACEPARENT, d.traceparent.encode()),
+            *self._static_headers,
         ]
         return target.topic, key, result.data, headers
 

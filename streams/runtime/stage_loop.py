@@ -134,17 +134,17 @@ class StageLoop:
         d.attempt += 1
         d.started_us = now_us()
         traceparent = self._writer.traceparent(d)
-        job = self._context(d, traceparent)
-        token = self._hop_context.enter(traceparent)  # 2
+        token = self._hop_context.enter(traceparent) if self._hop_context.on else None  # 2
         try:
-            outcome = self._handler(d.model, job)
+            outcome = self._handler(d.model, self._context(d, traceparent))
             self._conclude(d, outcome)
         except KeyboardInterrupt:
             raise
         except BaseException as e:
             return self._judge(d, e)
         finally:
-            self._hop_context.leave(token)
+            if token is not None:
+                self._hop_context.leave(token)
         return None
 
     # -- 4: concurrent -----------------------------------------------------------------------

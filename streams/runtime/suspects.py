@@ -46,18 +46,7 @@ class SuspectGate:
             if tracker.horizon is None:
                 tracker.horizon = await self._persist(partial(self._horizon, tracker))
         asked = [d for d in deliveries if self.is_suspect(d)]
-        suspects = [
-            Suspect(
-                trace_id=d.job_id,
-                seq=d.seq,
-                topic_id=d.tracker.topic_id,
-                partition=d.tracker.partition,
-                offset=d.offset,
-                claim=d.claimable,
-                check_finished=d.offset <= (-1 if d.tracker.horizon is None else d.tracker.horizon),
-            )
-            for d in asked
-        ]
+        suspects = [_suspect(d) for d in asked]
         verdicts = await self._persist(lambda: self._check.check(suspects))
         skipped = [d for d, v in zip(asked, verdicts, strict=True) if v is not Verdict.RUN]
         if skipped:
@@ -96,3 +85,9 @@ class SuspectGate:
             except BadWorld as e:
                 log.warning("stage_paused", group=self._group, why=e.message)
                 await asyncio.sleep(_PAUSE_S)
+
+
+def _suspect(d: Delivery) -> Suspect:
+    tracker, offset = d.tracker, d.message.offset()
+    again = tracker.horizon is not None and offset <= tracker.horizon
+    return Suspect(d.job_id, d.seq, tracker.topic_id, tracker.partition, offset, d.claimable, again)

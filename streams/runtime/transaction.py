@@ -106,12 +106,22 @@ class Transactor:
     def _produce(self, producer: Producer, records: Iterable[OutRecord]) -> None:
         produce = producer.produce
         for topic, key, value, headers in records:
-            while True:
-                try:
-                    produce(topic, value, key, headers=headers)
-                    break
-                except BufferError:
-                    producer.poll(_RETRY_PAUSE_S)
+            try:
+                produce(topic, value, key, headers=headers)
+            except BufferError:
+                self._produce_slowly(producer, (topic, key, value, headers))
+
+    @staticmethod
+    def _produce_slowly(producer: Producer, record: OutRecord) -> None:
+        """The client's queue is full: wait for room."""
+        topic, key, value, headers = record
+        while True:
+            producer.poll(_RETRY_PAUSE_S)
+            try:
+                producer.produce(topic, value, key, headers=headers)
+                return
+            except BufferError:
+                continue
 
     def _settle(self, call: Callable[[], T]) -> T:
         """Repeat the same call on the same producer while its error says that this is right."""

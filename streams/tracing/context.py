@@ -17,11 +17,11 @@ class HopContext:
     """
 
     def __init__(self) -> None:
-        self._on = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+        self.on = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
     def enter(self, traceparent: str) -> Token[Context] | None:
         """`traceparent`: W3C, of the hop. Give the result to `leave`."""
-        if not self._on:
+        if not self.on:
             return None
         span = SpanContext(
             trace_id=int(traceparent[3:35], 16),
@@ -31,6 +31,6 @@ class HopContext:
         )
         return attach(set_span_in_context(NonRecordingSpan(span), Context()))
 
-    def leave(self, token: Token[Context] | None) -> None:
-        if token is not None:
-            detach(token)
+    @staticmethod
+    def leave(token: Token[Context]) -> None:
+        detach(token)

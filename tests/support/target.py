@@ -29,6 +29,7 @@ async def pass_gate(name: str) -> None:
 
 
 async def _ask(request: dict[str, Any]) -> dict[str, Any]:
+    request["pid"] = os.getpid()
     reader, writer = await asyncio.open_unix_connection(os.environ[SOCKET_VARIABLE])
     try:
         writer.write(json.dumps(request).encode() + b"\n")
@@ -48,7 +49,7 @@ class Target:
         self.socket = socket
         self.calls: list[tuple[str, int]] = []
         self.effects: dict[str, int] = {}
-        self._waiting: Counter[str] = Counter()
+        self._waiting: Counter[tuple[str, int]] = Counter()
         self._lock = Lock()
         self._loop = asyncio.new_event_loop()
         self._gates: dict[str, asyncio.Event] = {}
@@ -83,10 +84,14 @@ class Target:
         """Let those who wait at `gate` pass, and all who come later."""
         self._loop.call_soon_threadsafe(lambda: self._gate(gate).set())
 
-    def waiting(self, gate: str) -> int:
-        """How many wait at `gate` now."""
+    def waiting(self, gate: str, pid: int | None = None) -> int:
+        """How many wait at `gate` now, of all processes or of one."""
         with self._lock:
-            return self._waiting[gate]
+            return sum(
+                n
+                for (name, process), n in self._waiting.items()
+                if name == gate and pid in (None, process)
+            )
 
     def _gate(self, name: str) -> asyncio.Event:
         return self._gates.setdefault(name, asyncio.Event())
@@ -102,7 +107,7 @@ class Target:
                 key, n = request["key"], request["n"]
                 self.calls.append((key, n))
                 answer["n"] = self.effects.setdefault(key, n)
-            if request["gate"] and not await self._passed(request["gate"], reader):
+            if request["gate"] and not await self._passed(request, reader):
                 return
             writer.write(json.dumps(answer).encode() + b"\n")
             await writer.drain()
@@ -111,11 +116,12 @@ class Target:
         finally:
             writer.close()
 
-    async def _passed(self, gate: str, reader: asyncio.StreamReader) -> bool:
+    async def _passed(self, request: dict[str, Any], reader: asyncio.StreamReader) -> bool:
         """True once the gate is open; False when the asking process is dead before that."""
+        place = (request["gate"], request["pid"])
         with self._lock:
-            self._waiting[gate] += 1
-        opened = asyncio.ensure_future(self._gate(gate).wait())
+            self._waiting[place] += 1
+        opened = asyncio.ensure_future(self._gate(request["gate"]).wait())
         hung_up = asyncio.ensure_future(reader.read())
         try:
             await asyncio.wait((opened, hung_up), return_when=asyncio.FIRST_COMPLETED)
@@ -124,4 +130,4 @@ class Target:
             opened.cancel()
             hung_up.cancel()
             with self._lock:
-                self._waiting[gate] -= 1
+                self._waiting[place] -= 1
