@@ -68,8 +68,8 @@ def transactional_producer(
             "transactional.id": transactional_id,
             "transaction.timeout.ms": settings.transaction_timeout_ms,
             "partitioner": PARTITIONER,
-            # A commit flushes at once, so lingering only delays the first batches of it.
-            "linger.ms": 2,
+            # A commit flushes, which ends all lingering: until then batches may fill.
+            "linger.ms": 200,
             "batch.size": 1_000_000,
             "queue.buffering.max.messages": 1_000_000,
             "queue.buffering.max.kbytes": 1_048_576,

@@ -27,6 +27,9 @@ from streams.runtime.transaction import Transactor, Verdict
 log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.2
+#: With so many records in work, commits are let grow for so long.
+_BACKLOG_RECORDS = 1_000
+_GATHER_S = 0.2
 #: The driver sends metadata with the NUL that ends a C string, and the broker counts it.
 _NUL_BYTES = 1
 
@@ -52,9 +55,9 @@ class Selection:
 class GroupCommit:
     """Commits finished deliveries of one stage, at most `max_commit_records` at a time.
 
-    All three are called from the commit thread: `write` gives the records of a delivery and does
-    not raise, `release` takes deliveries that are committed or dropped, `fail` an error after which
-    the worker cannot go on.
+    All are called from the commit thread: `write` gives the records of a delivery and does not
+    raise, `in_flight` counts what was delivered and not released, `release` takes deliveries that
+    are committed or dropped, `fail` an error after which the worker cannot go on.
     """
 
     def __init__(
@@ -64,12 +67,14 @@ class GroupCommit:
         group: str,
         member: str,
         ownership: Ownership,
+        *,
         write: Callable[[Delivery], Sequence[OutRecord]],
+        in_flight: Callable[[], int],
         release: Callable[[Sequence[Delivery]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
         self._settings, self._topic, self._group = settings, topic, group
-        self._ownership, self._write = ownership, write
+        self._ownership, self._write, self._in_flight = ownership, write, in_flight
         self._release, self._fail = release, fail
         self._changed = Condition()
         self._ready: list[Delivery] = []
@@ -77,6 +82,7 @@ class GroupCommit:
         self._waiting: list[Delivery] = []
         self._open: list[Delivery] = []
         self._made_room = False
+        self._draining = 0
         self._stop = self._abandon = False
         self._transactor = Transactor(settings, member, lambda: self._abandon)
         self._thread = Thread(target=self._run, name=f"commit {group}", daemon=True)
@@ -95,7 +101,12 @@ class GroupCommit:
     def drain(self, trackers: Collection[Tracker], timeout_s: float) -> bool:
         """Wait until what these trackers finished is committed. False when time ran out."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._holds(trackers), timeout_s)
+            self._draining += 1
+            self._changed.notify_all()
+            try:
+                return self._changed.wait_for(lambda: not self._holds(trackers), timeout_s)
+            finally:
+                self._draining -= 1
 
     def wait_resolved(self, trackers: Collection[Tracker], timeout_s: float) -> bool:
         """Wait until no open transaction holds work of these trackers."""
@@ -140,6 +151,7 @@ class GroupCommit:
             self._changed.wait_for(
                 lambda: self._ready or self._stop or (self._waiting and self._made_room)
             )
+            self._gather()
             if self._abandon or (self._stop and not self._ready and not self._made_room):
                 return None
             limit = self._settings.max_commit_records
@@ -149,6 +161,27 @@ class GroupCommit:
             self._made_room = False
             self._open = batch
             return batch
+
+    def _gather(self) -> None:
+        """Under backlog let a commit grow: each costs the broker the same, however much it holds.
+
+        What is finished never waits for what may not finish soon: only so long, and not at all when
+        little is in work.
+        """
+        if self._in_flight() >= _BACKLOG_RECORDS:
+            goal = self._settings.max_commit_records // 2
+            self._changed.wait_for(
+                lambda: (
+                    len(self._ready) >= goal
+                    or self._urgent
+                    or self._in_flight() <= len(self._ready) + len(self._waiting)
+                ),
+                _GATHER_S,
+            )
+
+    @property
+    def _urgent(self) -> bool:
+        return self._stop or self._draining > 0
 
     def _commit(self, batch: list[Delivery]) -> None:
         while True:

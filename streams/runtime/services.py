@@ -83,7 +83,15 @@ class StageService:
         ownership = Ownership()
         writer = RecordWriter(self._flow, self._stage, settings, self._worker)
         commits = GroupCommit(
-            settings, facts, group, member, ownership, writer.records, budget.release, fail
+            settings,
+            facts,
+            group,
+            member,
+            ownership,
+            write=writer.records,
+            in_flight=lambda: budget.records,
+            release=budget.release,
+            fail=fail,
         )
         check = SuspectCheck(self._pool, settings, self._flow.name, self._stage.name)
         loop = StageLoop(

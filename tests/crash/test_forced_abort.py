@@ -23,7 +23,8 @@ def test_a_worker_that_is_fenced_in_mid_stream_rebuilds_and_stays_exactly_once(
 ) -> None:
     with Rig(settings, tmp_path, max_in_flight_records=64, max_commit_records=20) as rig:
         worker = rig.worker()
-        ids: list[str] = []
+        # In flight until the end, whatever else is done by then.
+        ids = rig.submit([Job(n=n, gate="end") for n in range(10)])
         while not _aborted(rig):
             assert len(ids) < MOST_ROUNDS * ROUND, "no transaction was open at any of the fences"
             jobs = [Job(n=len(ids) + n, wait_ms=1 + n % 40) for n in range(ROUND)]
@@ -32,6 +33,7 @@ def test_a_worker_that_is_fenced_in_mid_stream_rebuilds_and_stays_exactly_once(
             _wait_for_more(rig, seen)
             _fence(rig, "work")
         assert rig.finished() < len(ids), "work was in flight at the last fence"
+        rig.target.open("end")
         rig.wait_results(len(ids))
         assert_all_done_once(rig, ids)
         assert worker.running, "one process all the time"
