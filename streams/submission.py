@@ -22,7 +22,7 @@ from schemas.headers import (
     LINK,
     TRACEPARENT,
 )
-from schemas.ids import is_job_id, span_id, trace_id_of
+from schemas.ids import is_job_id
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup, BadWorld
 from streams.kafka import KafkaError, Message, idempotent_producer
@@ -60,7 +60,7 @@ class Heading:
 
     def of(self, job_id: str) -> WireHeaders:
         now = datetime.now(UTC)
-        parent = f"00-{trace_id_of(job_id)}-{span_id(job_id, 0)}-01"
+        parent = traceparent(job_id, 0)
         return [
             *self._fixed,
             (CE_ID, f"{job_id}:0".encode()),

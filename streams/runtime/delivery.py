@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from schemas import headers as h
-from schemas.ids import id_from_coordinates, is_job_id
+from schemas.ids import id_from_coordinates, is_job_id, is_root_id
 from schemas.state import JobError, Status
 from streams.kafka import Record
 from streams.runtime.tracker import Tracker
@@ -105,13 +105,13 @@ class Delivery:
                 and len(seq) <= _PLAIN_SEQ_DIGITS
                 and born.isdigit()
                 and len(born) <= _BORN_DIGITS
-                and is_job_id(text := (key := self.message.key() or b"").decode())
+                and is_root_id(key := self.message.key() or b"")
             ):
-                self.job_id, self.key = text, key
+                self.job_id, self.key = key.decode(), key
                 self.seq, self.born_us = int(seq) + 1, int(born)
                 return self.seq > _FIRST_STEP
         except (ValueError, AttributeError):
-            pass  # fewer headers, null values, a key that is no UTF-8
+            pass  # fewer headers, or null values
         return False
 
     def _look_closely(self, headers: Sequence[tuple[str, bytes]], flow: bytes) -> None:

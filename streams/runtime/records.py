@@ -15,7 +15,6 @@ import orjson
 from pydantic import BaseModel
 
 from schemas import headers as h
-from schemas.ids import span_id, trace_id_of
 from schemas.state import VERSION, JobError, Status
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
@@ -23,7 +22,6 @@ from streams.flow import Flow, Stage
 from streams.outcome import Done, Emit, Outcome, Reject, Retry
 from streams.runtime.delivery import Delivery, OutRecord, Result, Target
 
-_TRACE_FLAGS = "01"
 _ERROR_CHARS = 2_000
 _STATE = (
     b'{"traceId":"%b","status":"%b","seq":%d,"data":%b,"attempts":%d,"updatedAt":"%b","to":%b,'
@@ -77,11 +75,6 @@ class RecordWriter:
         self._types: dict[type[BaseModel], bytes] = {}
         self._now_ms = self._now_s = 0
         self._text_ms = self._text_s = b""
-
-    def traceparent(self, d: Delivery) -> str:
-        """The W3C context of this hop: the handler runs inside it, the hand-off carries it on."""
-        d.traceparent = f"00-{trace_id_of(d.job_id)}-{span_id(d.job_id, d.seq)}-{_TRACE_FLAGS}"
-        return d.traceparent
 
     def conclude(self, d: Delivery, outcome: Outcome | BaseModel, finished_us: int) -> None:
         """Make `outcome` the result of `d`.

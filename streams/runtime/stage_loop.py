@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 from pydantic import BaseModel, ValidationError
 
+from schemas.ids import traceparent
 from schemas.state import Status
 from streams.config import Settings
 from streams.context import Context, EffectRunner
@@ -131,12 +132,10 @@ class StageLoop:
 
     def _attempt_inline(self, d: Delivery) -> float | None:
         """One run; seconds until the next, or None when `d.result` is final."""
-        d.attempt += 1
-        d.started_us = now_us()
-        traceparent = self._writer.traceparent(d)
-        token = self._hop_context.enter(traceparent) if self._hop_context.on else None  # 2
+        job = self._begin(d)
+        token = self._hop_context.enter(d.traceparent) if self._hop_context.on else None  # 2
         try:
-            outcome = self._handler(d.model, self._context(d, traceparent))
+            outcome = self._handler(d.model, job)
             self._conclude(d, outcome)
         except KeyboardInterrupt:
             raise
@@ -182,15 +181,13 @@ class StageLoop:
                     self._later(d, wait_s)
 
     async def _run_concurrent(self, d: Delivery) -> None:
-        d.attempt += 1
-        d.started_us = now_us()
-        traceparent = self._writer.traceparent(d)
+        job = self._begin(d)
         # The task has a context of its own, so there is nothing to leave afterwards.
-        self._hop_context.enter(traceparent)  # 2
+        self._hop_context.enter(d.traceparent)  # 2
         wait_s: float | None = None
         self._time_limit.start(d)
         try:
-            outcome = await self._handler(d.model, self._context(d, traceparent))
+            outcome = await self._handler(d.model, job)
             self._conclude(d, outcome)
         except KeyboardInterrupt:
             raise
@@ -278,14 +275,18 @@ class StageLoop:
     ) -> None:
         self._writer.fail(d, job_error(kind, message), now_us(), status)
 
-    def _context(self, d: Delivery, traceparent: str) -> Context:
+    def _begin(self, d: Delivery) -> Context:
+        """Count the attempt, start the clock; the context of this run."""
+        d.attempt += 1
+        d.started_us = now_us()
+        d.traceparent = traceparent(d.job_id, d.seq)
         return Context(
             d.job_id,
             self._flow_name,
             self._stage.name,
             d.seq,
             d.attempt,
-            traceparent,
+            d.traceparent,
             self._effects,
         )
 

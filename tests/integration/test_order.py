@@ -20,7 +20,12 @@ JOBS, RECORDS = 40, 12
 def test_records_of_one_job_stay_in_order_over_a_kill(settings: Settings, tmp_path: Path) -> None:
     chance = random.Random(5)
     steps = [
-        (job_id(n), seq, Job(n=n, wait_ms=chance.choice((0, 0, 10, 100))))
+        # The last record of each job waits, so that work is in flight at the kill.
+        (
+            job_id(n),
+            seq,
+            Job(n=n, wait_ms=chance.choice((0, 0, 10, 100)), gate="last" if seq == RECORDS else ""),
+        )
         for seq in range(1, RECORDS + 1)
         for n in range(JOBS)
     ]
@@ -30,6 +35,7 @@ def test_records_of_one_job_stay_in_order_over_a_kill(settings: Settings, tmp_pa
         rig.wait(lambda: len(rig.records("finish")) > len(steps) // 3, "a third is done")
         worker.kill()
         assert len(rig.records("finish")) < len(steps), "work was in flight at the kill"
+        rig.target.open("last")
         rig.worker("work")
         rig.wait_drained("work")
         assert_no_step_twice(rig)

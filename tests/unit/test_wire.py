@@ -5,7 +5,15 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from schemas.ids import id_from_coordinates, id_from_line, is_job_id, span_id, trace_id_of
+from schemas.ids import (
+    id_from_coordinates,
+    id_from_line,
+    is_job_id,
+    is_root_id,
+    span_id,
+    trace_id_of,
+    traceparent,
+)
 from schemas.state import JobState, Status
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "wire"
@@ -49,6 +57,19 @@ def test_the_spans_of_a_job_are_all_different_and_never_zero(root: str, child: s
     spans = [span_id(root + child, seq) for seq in range(500)]
     assert len(set(spans)) == len(spans)
     assert all(len(s) == 16 and int(s, 16) for s in spans)
+
+
+@given(st.binary(max_size=40) | st.text("0123456789abcdefg/", min_size=31, max_size=34))
+def test_the_quick_check_of_a_key_agrees_with_the_whole_one(key: bytes | str) -> None:
+    raw = key if isinstance(key, bytes) else key.encode()
+    text = raw.decode(errors="replace")
+    assert is_root_id(raw) == (is_job_id(text) and "/" not in text)
+
+
+def test_the_context_of_a_hop_holds_its_trace_and_its_span() -> None:
+    for job in ("4bf92f3577b34da6a3ce929d0e0e4736", "4bf92f3577b34da6a3ce929d0e0e4736/3"):
+        for seq in (0, 1, 0xFFFE, 0xFFFF, 2**31):
+            assert traceparent(job, seq) == f"00-{trace_id_of(job)}-{span_id(job, seq)}-01"
 
 
 def test_children_share_their_parents_trace() -> None:
