@@ -22,7 +22,7 @@ from schemas.headers import (
     LINK,
     TRACEPARENT,
 )
-from schemas.ids import is_job_id
+from schemas.ids import is_job_id, traceparent
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup, BadWorld
 from streams.kafka import KafkaError, Message, idempotent_producer

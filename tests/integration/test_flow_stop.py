@@ -43,12 +43,17 @@ def test_a_stop_commits_what_finishes_within_the_grace_and_releases_the_rest(
         assert_all_done_once(rig, ids)
 
 
-def test_a_stop_does_not_wait_for_its_grace_when_nothing_runs(
+def test_a_stop_ends_with_its_last_handler_and_commits_what_that_finished(
     settings: Settings, tmp_path: Path
 ) -> None:
     with Rig(settings, tmp_path, grace_s=3_600.0) as rig:
-        worker = rig.worker()
-        ids = rig.submit([Job(n=n) for n in range(50)])
+        ids = rig.submit([Job(n=n, gate="soon") for n in range(50)])
+        rig.worker("take", "finish")
+        worker = rig.worker("work")
+        rig.wait(lambda: rig.target.waiting("soon") == 50, "handlers are running")
+        worker.signal(signal.SIGTERM)
+        rig.target.open("soon")
+        assert worker.ended() == 0
+        assert rig.drained("work"), "nothing is left for a successor"
         rig.wait_results(50)
         assert_all_done_once(rig, ids)
-        assert worker.stop() == 0

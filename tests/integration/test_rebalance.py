@@ -93,10 +93,15 @@ def test_a_worker_that_was_stopped_past_its_session_is_a_harmless_zombie(
         rig.wait_results(100)
         assert _by_slot(rig)["1"] >= 200
         zombie.signal(signal.SIGCONT)
-        more = rig.submit([Job(n=n) for n in range(100, 200)])
-        rig.wait_results(200)
-        assert_all_done_once(rig, [*ids, *more])
-        rig.wait(lambda: zombie.running, "the zombie is a worker again")
+        before = _by_slot(rig)["0"]
+
+        def works_again() -> bool:
+            ids.extend(rig.submit([Job(n=len(ids) + n) for n in range(8)]))
+            return _by_slot(rig)["0"] > before
+
+        rig.wait(works_again, "the zombie is a worker again")
+        rig.wait_results(len(ids))
+        assert_all_done_once(rig, ids)
         assert zombie.stop() == 0
 
 
