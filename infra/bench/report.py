@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from infra.bench.figures import median, per_thousand, ratio_by_round
-from infra.bench.roster import CONTROL, FAUST, OURS, Workload
+from infra.bench.roster import CONTROL, FAUST, OURS, OURS_PER_STAGE, Workload
 from infra.bench.trial import Measurement
 
 #: Why a measurement could not be made: (workload, peer, round, reason).
@@ -147,7 +147,11 @@ def goals(measurements: Sequence[Measurement]) -> list[Goal]:
     def runs(workload: Workload, peer: str) -> list[Measurement]:
         return [m for m in measurements if m.workload is workload and m.peer == peer]
 
-    fast = runs(Workload.THROUGHPUT, OURS)
+    # Each side at its best number of processes; the table shows both.
+    fast = max(
+        (runs(Workload.THROUGHPUT, ours) for ours in (OURS, OURS_PER_STAGE)),
+        key=lambda found: median(m.rate for m in found) or 0.0,
+    )
     return [
         Goal("throughput / control", ratio(fast, runs(Workload.THROUGHPUT, CONTROL)), 0.5),
         Goal("throughput / plain Faust", ratio(fast, runs(Workload.THROUGHPUT, FAUST)), 8.0),
@@ -158,7 +162,9 @@ def goals(measurements: Sequence[Measurement]) -> list[Goal]:
 def sound(measurements: Sequence[Measurement], failures: Sequence[Failure]) -> bool:
     """All measurements could be made, and handoff was exactly once in each of its own."""
     return not failures and all(
-        m.finished and m.verdict.exactly_once for m in measurements if m.peer == OURS
+        m.finished and m.verdict.exactly_once
+        for m in measurements
+        if m.peer in (OURS, OURS_PER_STAGE)
     )
 
 

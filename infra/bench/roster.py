@@ -98,8 +98,11 @@ def _faust(*, tuned: bool) -> Prepare:
     return prepare
 
 
-def _handoff(*also: str) -> Prepare:
-    """handoff with validation, headers, claims and job state on; `also`: further agents."""
+def _handoff(*also: str, per_stage: bool = False) -> Prepare:
+    """handoff with validation, headers, claims and job state on; `also`: further agents.
+
+    `per_stage`: a process for each stage, as stages are deployed, instead of one for all.
+    """
 
     def prepare(place: Place, workload: Workload) -> Iterator[Run]:
         program = str(Path(sys.executable).with_name("handoff"))
@@ -115,7 +118,11 @@ def _handoff(*also: str) -> Prepare:
             }
             for command in (["topics", "apply", "--app", app, "--yes"], ["db", "migrate"]):
                 _do([program, *command], env)
-            yield Run([program, "worker", *STAGES, *also, "--app", app], env)
+            if per_stage:
+                launcher = [sys.executable, "-m", "infra.bench.peers.per_stage"]
+                yield Run([*launcher, program, app, *STAGES, *also], env)
+            else:
+                yield Run([program, "worker", *STAGES, *also, "--app", app], env)
 
     return prepare
 
@@ -150,6 +157,7 @@ def temporary_database(server_url: str, name: str) -> Iterator[str]:
 
 CONTROL: Final = "control"
 OURS: Final = "handoff"
+OURS_PER_STAGE: Final = "handoff-per-stage"
 FAUST: Final = "faust"
 
 _SLOW: Final = {Workload.THROUGHPUT: 0.05, Workload.IO: 0.05, Workload.CRASH: 0.2}
@@ -159,6 +167,7 @@ PEERS: Final = {
     for peer in (
         Peer(CONTROL, _peer("control", "worker", "-l", "warn", "--without-web")),
         Peer(OURS, _handoff()),
+        Peer(OURS_PER_STAGE, _handoff(per_stage=True)),
         # The same process also folds job-state into Postgres: what the projection costs.
         Peer("handoff+projector", _handoff("projector"), by_default=False),
         Peer("bare-loop", _peer("bare_loop")),

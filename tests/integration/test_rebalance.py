@@ -11,8 +11,8 @@ import pytest
 
 from streams.config import Settings
 from tests.support.flows import Job
-from tests.support.judge import assert_all_done_once, assert_each_effect_once
-from tests.support.rig import Rig
+from tests.support.judge import assert_all_done_once, assert_each_effect_once, assert_no_step_twice
+from tests.support.rig import Rig, job_id
 from tests.support.worker import Worker
 
 pytestmark = pytest.mark.services
@@ -79,6 +79,27 @@ def test_a_second_worker_joins_leaves_and_dies_with_work_in_flight(
         assert_each_effect_once(rig, range(len(ids)))
 
 
+def test_what_a_leaving_partition_had_finished_and_not_committed_is_left_to_its_next_owner(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """A full offset map keeps finished records waiting; their partition leaves meanwhile."""
+    jobs = [Job(n=n, gate="" if n % 2 else "hold") for n in range(600)]
+    small = {"partitions": 2, "offset_map_max_bytes": 128, "revoke_timeout_s": 0.5}
+    with Rig(settings, tmp_path, **small) as rig:
+        rig.hand_off("work", [(job_id(j.n), 1, j) for j in jobs])
+        rig.worker("work")
+        rig.wait(lambda: rig.target.waiting("hold") == 300, "every second job is at work")
+        rig.wait(lambda: _maps_are_full(rig), "finished records wait for room in the map")
+        assert len(rig.records("finish")) < 300
+        second = rig.worker("work", slot=1)
+        rig.wait(lambda: rig.target.waiting("hold", second.process.pid) > 0, "one has moved")
+        rig.target.open("hold")
+        rig.wait_drained("work")
+        assert_no_step_twice(rig)
+        assert len(rig.records("finish")) == len(jobs)
+        assert min(_by_slot(rig)[slot] for slot in "01") > 100, "each had a partition"
+
+
 def test_a_worker_that_was_stopped_past_its_session_is_a_harmless_zombie(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -103,6 +124,10 @@ def test_a_worker_that_was_stopped_past_its_session_is_a_harmless_zombie(
         rig.wait_results(len(ids))
         assert_all_done_once(rig, ids)
         assert zombie.stop() == 0
+
+
+def _maps_are_full(rig: Rig) -> bool:
+    return all(len(metadata) > 120 for _, metadata in rig.committed("work").values())
 
 
 def _by_slot(rig: Rig) -> Counter[str]:

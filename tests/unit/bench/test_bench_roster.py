@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from infra.bench.__main__ import chosen_peers
-from infra.bench.roster import CONTROL, FAUST, OURS, PEERS, Workload, rotated
+from infra.bench.roster import CONTROL, FAUST, OURS, OURS_PER_STAGE, PEERS, Workload, rotated
 
 
 def test_each_round_starts_with_another_peer_and_leaves_none_out() -> None:
@@ -36,7 +36,14 @@ def test_the_control_takes_part_whoever_is_chosen_since_it_is_the_divisor() -> N
 
 
 def test_without_a_choice_all_but_the_extras_take_part() -> None:
-    assert chosen_peers(None) == [CONTROL, OURS, "bare-loop", FAUST, "faust-tuned"]
+    assert chosen_peers(None) == [
+        CONTROL,
+        OURS,
+        OURS_PER_STAGE,
+        "bare-loop",
+        FAUST,
+        "faust-tuned",
+    ]
 
 
 def test_an_unknown_peer_is_refused_with_the_names_that_exist() -> None:
