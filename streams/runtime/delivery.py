@@ -60,7 +60,9 @@ class Delivery:
     fault: str | None = None
     link: str | None = None
     model: Any = None
+    #: Of the run under way, and of the wait for the next one.
     task: Any = None
+    timer: Any = None
     traceparent = ""
     #: None for what needs no records: a tombstone, a skipped duplicate.
     result: Result | None = None

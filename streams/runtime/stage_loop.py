@@ -17,20 +17,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from schemas.ids import traceparent
-from schemas.state import Status
 from streams.config import Settings
 from streams.context import Context, EffectRunner
-from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked
 from streams.flow import Flow, Stage
 from streams.outcome import Retry
-from streams.retry import Backoff
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
-from streams.runtime.records import RecordWriter, job_error, now_us
+from streams.runtime.judge import GiveUp, RetryAsked, judge, not_valid, unusable
+from streams.runtime.lanes import Lanes
+from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
 from streams.runtime.tracker import Tracker
@@ -40,16 +39,8 @@ log = structlog.get_logger(__name__)
 
 #: Inline handlers give the event loop a turn after so many records.
 _SLICE_RECORDS = 250
-#: How long to wait when the world is bad: no attempt is spent, and it may last.
-_WORLD_BACKOFF = Backoff(attempts=2**31)
-
-
-class _Again(Exception):
-    """The handler returned `Retry`."""
-
-    def __init__(self, after_s: float, reason: str) -> None:
-        super().__init__(reason or "the handler asked for a retry")
-        self.after_s = after_s
+#: A pause is said once in so long, not for each job.
+_SAY_EVERY_S = 5.0
 
 
 class StageLoop:
@@ -79,15 +70,14 @@ class StageLoop:
         self._commits, self._budget = commits, budget
         self._hop_context = HopContext()
         self._rng = random.Random()  # noqa: S311 - jitter, no secret
-        #: Keys with a record in work, each with those that wait behind it, in order.
-        self._lanes: dict[bytes, deque[Delivery] | None] = {}
+        self._lanes = Lanes()
         self._runnable: deque[Delivery] = deque()
-        self._active: set[Delivery] = set()
         self._running = 0
         self._finished: list[Delivery] = []
         self._flush_due = False
         self._stopping = False
         self._idle = asyncio.Event()
+        self._said_at = -_SAY_EVERY_S
 
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""
@@ -117,15 +107,13 @@ class StageLoop:
         for a retry."""
         if self._dropped(d):
             return
-        lanes = self._lanes
-        if lanes and d.key in lanes:
-            self._join_lane(d)
+        if self._lanes.active and self._lanes.busy(d.key):
+            self._wait(d)
             return
         if self._prepare(d):
             wait_s = self._attempt_inline(d)
             if wait_s is not None:
-                lanes[d.key] = None
-                self._active.add(d)
+                self._lanes.enter(d)
                 self._later(d, wait_s)
                 return
         self._finished.append(d)
@@ -151,14 +139,13 @@ class StageLoop:
     def _admit(self, d: Delivery) -> None:
         prepared = self._prepare(d)
         # A dead letter, too, comes after the earlier records of its job.
-        if d.key in self._lanes:
-            self._join_lane(d)
+        if self._lanes.busy(d.key):
+            self._wait(d)
             return
         if not prepared:
             self._complete(d)
             return
-        self._lanes[d.key] = None
-        self._active.add(d)
+        self._lanes.enter(d)
         self._runnable.append(d)
         self._start_more()
 
@@ -167,7 +154,7 @@ class StageLoop:
         while self._runnable and self._running < limit:
             d = self._runnable.popleft()
             if d.result is not None or d.model is None:
-                self._end_lane_head(d)
+                self._end(d)
             elif self._dropped(d):
                 self._leave(d)
             elif self._is_async:
@@ -176,7 +163,7 @@ class StageLoop:
             else:
                 wait_s = self._attempt_inline(d)
                 if wait_s is None:
-                    self._end_lane_head(d)
+                    self._end(d)
                 else:
                     self._later(d, wait_s)
 
@@ -205,7 +192,7 @@ class StageLoop:
         self._running -= 1
         d.task = None
         if wait_s is None:
-            self._end_lane_head(d)
+            self._end(d)
         elif self._dropped(d):
             self._leave(d)
         else:
@@ -222,58 +209,50 @@ class StageLoop:
         if d.fault is None and len(value) > self._max_payload_bytes:
             d.fault = f"it has {len(value)} bytes; the limit is {self._max_payload_bytes}"
         if d.fault is not None:
-            self._dead_letter(d, "bad_record", f"The record at {d.place} is unusable: {d.fault}.")
+            self._give_up(d, unusable(d.place, d.fault))
             return False
         try:
             d.model = self._validate(value)
         except ValidationError as e:
-            self._dead_letter(d, "bad_record", _explain(d, e, self._stage.input))
+            self._give_up(d, not_valid(d.place, e, self._stage.input))
             return False
         return True
 
     def _conclude(self, d: Delivery, outcome: Any) -> None:
         if isinstance(outcome, Retry):
-            raise _Again(outcome.after.total_seconds(), outcome.reason)
+            raise RetryAsked(outcome.after.total_seconds(), outcome.reason)
         self._writer.conclude(d, outcome, now_us())  # 5
         d.model = None
 
     def _judge(self, d: Delivery, error: BaseException) -> float | None:
-        """By blame: seconds until the next run, or None once a dead letter is its result."""
-        match error:
-            case BadWorld():
-                d.attempt -= 1
-                log.warning("stage_paused", stage=self._stage.name, job=d.job_id, why=error.message)
-                return _WORLD_BACKOFF.wait_seconds(2, self._rng)
-            case EffectParked():
-                self._dead_letter(d, error.kind, error.message, Status.WAITING)
-                return None
-            case BadRecord() | BadSetup():
-                self._dead_letter(d, getattr(error, "kind", "bad_setup"), error.message)
-                return None
-        wait_s = self._stage.retry.wait_seconds(d.attempt, self._rng)
-        if wait_s is None:
-            text = _text(error)
-            message = f"{type(error).__name__}: {text}" if text else type(error).__name__
-            self._dead_letter(
-                d, "handler_failed", f"Stage {self._stage.name} failed {d.attempt} times: {message}"
-            )
+        """Seconds until the next run of `d`, or None once a dead letter is its result."""
+        stage = self._stage
+        fate = judge(error, stage=stage.name, attempt=d.attempt, policy=stage.retry, rng=self._rng)
+        if isinstance(fate, GiveUp):
+            self._give_up(d, fate)
             return None
-        if isinstance(error, _Again):
-            wait_s = max(wait_s, error.after_s)
-        log.info(
-            "retry",
-            stage=self._stage.name,
-            job=d.job_id,
-            attempt=d.attempt,
-            wait_s=round(wait_s, 3),
-            error=type(error).__name__,
-        )
-        return wait_s
+        if not fate.spends:
+            d.attempt -= 1
+            self._say_paused(d, error)
+        else:
+            log.info(
+                "retry",
+                stage=stage.name,
+                job=d.job_id,
+                attempt=d.attempt,
+                wait_s=round(fate.wait_s, 3),
+                error=type(error).__name__,
+            )
+        return fate.wait_s
 
-    def _dead_letter(
-        self, d: Delivery, kind: str, message: str, status: Status = Status.FAILED
-    ) -> None:
-        self._writer.fail(d, job_error(kind, message), now_us(), status)
+    def _give_up(self, d: Delivery, fate: GiveUp) -> None:
+        self._writer.fail(d, fate.error, now_us(), fate.status)
+
+    def _say_paused(self, d: Delivery, error: BaseException) -> None:
+        now = asyncio.get_running_loop().time()
+        if now - self._said_at >= _SAY_EVERY_S:
+            self._said_at = now
+            log.warning("stage_paused", stage=self._stage.name, job=d.job_id, why=str(error))
 
     def _begin(self, d: Delivery) -> Context:
         """Count the attempt, start the clock; the context of this run."""
@@ -292,37 +271,30 @@ class StageLoop:
 
     # -- order per job -----------------------------------------------------------------------
 
-    def _join_lane(self, d: Delivery) -> None:
-        lane = self._lanes[d.key]
-        if lane is None:
-            lane = self._lanes[d.key] = deque()
+    def _wait(self, d: Delivery) -> None:
         if d.model is None and d.result is None:
             self._prepare(d)
-        self._active.add(d)
-        lane.append(d)
+        self._lanes.wait(d)
 
-    def _end_lane_head(self, d: Delivery) -> None:
+    def _end(self, d: Delivery) -> None:
         self._complete(d)
         self._leave(d)
 
     def _leave(self, d: Delivery) -> None:
         """`d` is no longer in work: the next record of its job may run."""
-        self._active.discard(d)
-        lane = self._lanes.get(d.key)
-        if lane:
-            self._runnable.append(lane.popleft())
+        following = self._lanes.leave(d)
+        if following is not None:
+            self._runnable.append(following)
             # From the loop, not from here: a long lane must not become a deep stack.
             asyncio.get_running_loop().call_soon(self._start_more)
-        else:
-            self._lanes.pop(d.key, None)
-        if not self._active:
+        if not self._lanes.active:
             self._idle.set()
 
     def _later(self, d: Delivery, wait_s: float) -> None:
-        d.task = asyncio.get_running_loop().call_later(wait_s, self._again, d)
+        d.timer = asyncio.get_running_loop().call_later(wait_s, self._again, d)
 
     def _again(self, d: Delivery) -> None:
-        d.task = None
+        d.timer = None
         self._runnable.appendleft(d)
         self._start_more()
 
@@ -354,13 +326,13 @@ class StageLoop:
     def end(self, trackers: Sequence[Tracker]) -> None:
         """Partitions are gone: cancel what is in work for them; the next owner does it again."""
         gone = set(trackers)
-        self._cancel([d for d in self._active if d.tracker in gone])
+        self._cancel([d for d in self._lanes.active if d.tracker in gone])
 
     def _cancel(self, deliveries: Sequence[Delivery]) -> None:
         for d in deliveries:
-            if isinstance(d.task, asyncio.TimerHandle):
-                d.task.cancel()
-                d.task = None
+            if d.timer is not None:
+                d.timer.cancel()
+                d.timer = None
                 self._drop(d)
             elif d.task is not None:
                 d.task.cancel()
@@ -368,31 +340,15 @@ class StageLoop:
     async def stop(self, grace_s: float) -> None:
         """Start nothing new, give running handlers `grace_s`, cancel the rest."""
         self._stopping = True
-        self._cancel([d for d in self._active if isinstance(d.task, asyncio.TimerHandle)])
+        self._cancel([d for d in self._lanes.active if d.timer is not None])
         self._start_more()
         for wait_s in (grace_s, grace_s + 1):
             self._idle.clear()
-            if not self._active:
+            if not self._lanes.active:
                 break
             try:
                 await asyncio.wait_for(self._idle.wait(), wait_s)
             except TimeoutError:
-                log.warning("grace_over", stage=self._stage.name, cancelled=len(self._active))
-                self._cancel(list(self._active))
+                log.warning("grace_over", stage=self._stage.name, cancelled=len(self._lanes.active))
+                self._cancel(list(self._lanes.active))
         self._flush()
-
-
-def _text(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception:
-        return "(its text cannot be had)"
-
-
-def _explain(d: Delivery, error: ValidationError, model: type[BaseModel]) -> str:
-    """Which fields are wrong and how; never their values, which may be private."""
-    faults = "; ".join(
-        f"{'.'.join(map(str, x['loc'])) or 'the whole'}: {x['msg']}"
-        for x in error.errors(include_url=False, include_context=False, include_input=False)[:5]
-    )
-    return f"The record at {d.place} is no {model.__name__}: {faults}."

@@ -84,8 +84,9 @@ def test_what_a_leaving_partition_had_finished_and_not_committed_is_left_to_its_
 ) -> None:
     """A full offset map keeps finished records waiting; their partition leaves meanwhile."""
     jobs = [Job(n=n, gate="" if n % 2 else "hold") for n in range(600)]
-    small = {"partitions": 2, "offset_map_max_bytes": 128, "revoke_timeout_s": 0.5}
-    with Rig(settings, tmp_path, **small) as rig:
+    with Rig(
+        settings, tmp_path, partitions=2, offset_map_max_bytes=128, revoke_timeout_s=0.5
+    ) as rig:
         rig.hand_off("work", [(job_id(j.n), 1, j) for j in jobs])
         rig.worker("work")
         rig.wait(lambda: rig.target.waiting("hold") == 300, "every second job is at work")

@@ -267,7 +267,7 @@ async def test_a_bad_record_is_not_tried_again(bench: Any) -> None:
 
 
 async def test_a_bad_world_spends_no_attempt(bench: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("streams.runtime.stage_loop._WORLD_BACKOFF", QUICK)
+    monkeypatch.setattr("streams.runtime.judge.WORLD_PAUSE", QUICK)
     runs = 0
 
     @stage("classify", emits="out", retry=QUICK)
