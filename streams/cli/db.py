@@ -35,7 +35,7 @@ def migrate_command(
         if ensure_database(settings):
             say(f"Created database {where}.")
         names = migrate(settings)
-        say(f"Applied {len(names)} migrations at {where}.")
+        say(f"Applied {len(names)} migration{'' if len(names) == 1 else 's'} at {where}.")
     for name in names:
         typer.echo(name)
     if plan and names:
