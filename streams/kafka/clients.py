@@ -33,13 +33,20 @@ class Record(Protocol):
     def __len__(self) -> int: ...
 
 
-def pull(consumer: Consumer, max_records: int, wait_s: float) -> list[Record]:
-    """What there is, at most `max_records`; waits `wait_s` for the first only. May hold errors."""
-    first = consumer.poll(wait_s)
+def pull(
+    consumer: Consumer, max_records: int, wait_s: float, owner: Callable[[int], object]
+) -> list[Record]:
+    """What there is, at most `max_records`; waits `wait_s` for the first only. May hold errors.
+
+    `owner` gives the current assignment of a partition, by identity. Rebalance callbacks run inside
+    both calls to the driver; within one it drops what became outdated, between the two we must.
+    """
+    first = cast("Record | None", consumer.poll(wait_s))
     if first is None:
         return []
-    rest = consumer.consume(max_records - 1, 0) if max_records > 1 else []
-    return cast("list[Record]", [first, *rest])
+    mine = owner(first.partition())
+    rest = cast("list[Record]", consumer.consume(max_records - 1, 0) if max_records > 1 else [])
+    return [first, *rest] if owner(first.partition()) is mine else rest
 
 
 def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[str, Any]:

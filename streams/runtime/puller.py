@@ -124,7 +124,7 @@ class Puller:
             self._hold(consumer, now)
             return
         self._resume(consumer)
-        self._take(pull(consumer, min(room, _BATCH_RECORDS), _POLL_S))
+        self._take(pull(consumer, min(room, _BATCH_RECORDS), _POLL_S, self._ownership.trackers.get))
 
     def _take(self, messages: Sequence[Record]) -> None:
         if self._broken is not None:
@@ -158,7 +158,7 @@ class Puller:
             consumer.pause(consumer.assignment())
             self._paused = True
         if self._paused:
-            self._take(pull(consumer, 1, 0))
+            self._take(pull(consumer, 1, 0, self._ownership.trackers.get))
         if self._stop:
             time.sleep(0.02)
         else:

@@ -67,6 +67,8 @@ class StateReader:
         self._settings, self._topic, self._group = settings, topic, group
         self._positions, self._deliver, self._fail, self._loop = positions, deliver, fail, loop
         self._next: dict[int, int] = {}
+        #: A new object for each assignment of a partition.
+        self._assignments: dict[int, object] = {}
         self._room = Semaphore(_AHEAD)
         self._stop = Event()
         self._reset = Event()
@@ -120,7 +122,7 @@ class StateReader:
         # Polling goes on for the group's sake while the agent is busy; nothing is taken then.
         if not self._room.acquire(timeout=_POLL_S):
             return
-        batch = self._batch(pull(consumer, _BATCH_RECORDS, _POLL_S))
+        batch = self._batch(pull(consumer, _BATCH_RECORDS, _POLL_S, self._assignments.get))
         if batch is None:
             self._room.release()
         else:
@@ -192,6 +194,7 @@ class StateReader:
             known = self._ask() if partitions else {}
             for tp in partitions:
                 self._next[tp.partition] = tp.offset = known.get(tp.partition, 0)
+                self._assignments[tp.partition] = object()
             consumer.incremental_assign(partitions)
             log.info("assigned", group=self._group, partitions=[p.partition for p in partitions])
         except BaseException as e:
@@ -201,6 +204,7 @@ class StateReader:
         try:
             for tp in partitions:
                 self._next.pop(tp.partition, None)
+                self._assignments.pop(tp.partition, None)
             consumer.incremental_unassign(partitions)
         except BaseException as e:
             self._broken = e
