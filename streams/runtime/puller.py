@@ -1,28 +1,21 @@
-"""The polling thread of a stage: the only one that touches its consumer (decision 3).
-
-confluent-kafka serialises calls on a consumer, so another thread's call could starve for seconds.
-"""
+"""The polling thread of a stage: delivery within the budget, and who owns what (decision 3)."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from threading import Thread
 
 import structlog
 
 from streams.config import Settings
 from streams.crashpoints import reach
-from streams.errors import BadSetup, Fenced, HandoffError
+from streams.errors import BadSetup, HandoffError
 from streams.kafka import (
     Consumer,
-    KafkaError,
     KafkaException,
     Record,
     TopicFacts,
     TopicPartition,
-    fenced,
-    group_consumer,
     pull,
 )
 from streams.offsets import decode_map, suspects_end_of
@@ -30,13 +23,13 @@ from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.ownership import Ownership
+from streams.runtime.polling import POLL_S, PollingThread
 from streams.runtime.records import now_us
 from streams.runtime.tracker import Tracker
 
 log = structlog.get_logger(__name__)
 
 _BATCH_RECORDS = 1_000
-_POLL_S = 0.1
 #: Back-pressure that lasts longer is told to Kafka: `pause` throws away what was prefetched.
 _PAUSE_AFTER_S = 1.0
 _METADATA_EVERY_S = 1.0
@@ -46,7 +39,7 @@ _COMMITTED_TIMEOUT_S = 60.0
 _MAX_WINDOW_RECORDS = 2_000_000
 
 
-class Puller:
+class Puller(PollingThread):
     """Pulls records of one stage and hands them over in batches, within the budget.
 
     `deliver` takes a batch, `ended` the trackers that were revoked or lost (their handlers are to
@@ -59,7 +52,6 @@ class Puller:
         settings: Settings,
         topic: TopicFacts,
         group: str,
-        member: str,
         *,
         ownership: Ownership,
         commits: GroupCommit,
@@ -68,75 +60,39 @@ class Puller:
         ended: Callable[[Sequence[Tracker]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        self._settings, self._topic, self._group = settings, topic, group
-        self._member = member
+        super().__init__(settings, topic, group, fail)
         self._ownership, self._commits, self._budget = ownership, commits, budget
-        self._deliver, self._ended, self._fail = deliver, ended, fail
-        self._stop = self._closing = False
-        self._paused = False
+        self._deliver, self._ended = deliver, ended
+        self._quiet = self._paused = False
         self._full_since: float | None = None
         self._metadata_at = 0.0
-        self._broken: BaseException | None = None
-        self._thread = Thread(target=self._run, name=f"poll {group}", daemon=True)
         #: Whether partitions were assigned at least once.
         self.assigned = False
 
-    def start(self) -> None:
-        self._thread.start()
-
     def quiesce(self) -> None:
         """Take no further records; the consumer stays a member until `stop`."""
-        self._stop = True
+        self._quiet = True
 
-    def stop(self, timeout_s: float) -> bool:
-        """Close the consumer. A static member keeps its partitions until the session expires."""
-        self._stop = True
-        self._closing = True
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        try:
-            consumer = group_consumer(self._settings, self._group, self._member)
-            try:
-                consumer.subscribe(
-                    [self._topic.name],
-                    on_assign=self._on_assign,
-                    on_revoke=self._on_revoke,
-                    on_lost=self._on_lost,
-                )
-                while not self._closing:
-                    self._step(consumer)
-                    if self._broken is not None:
-                        raise self._broken
-            finally:
-                consumer.close()
-        except BaseException as e:
-            self._fail(e)
-
-    def _step(self, consumer: Consumer) -> None:
+    def step(self, consumer: Consumer) -> None:
         now = time.monotonic()
         if now - self._metadata_at > _METADATA_EVERY_S:
             self._refresh_metadata(consumer)
-        room = 0 if self._stop or self._window_full() else self._budget.room()
+        room = 0 if self._quiet or self._window_full() else self._budget.room()
         if room <= 0:
             self._hold(consumer, now)
             return
         self._resume(consumer)
-        self._take(pull(consumer, min(room, _BATCH_RECORDS), _POLL_S, self._ownership.trackers.get))
+        self._take(pull(consumer, min(room, _BATCH_RECORDS), POLL_S, self._ownership.trackers.get))
 
     def _take(self, messages: Sequence[Record]) -> None:
-        if self._broken is not None:
-            # A callback failed during this pull; the errors that follow from it explain nothing.
-            raise self._broken
+        self.check()
         polled_us = now_us()
         deliveries = []
         with self._ownership.lock:
             trackers = self._ownership.trackers
             for message in messages:
                 if (error := message.error()) is not None:
-                    self._judge(error)
+                    self.judge(error)
                     continue
                 tracker = trackers.get(message.partition())
                 if tracker is None:
@@ -154,12 +110,12 @@ class Puller:
         if self._full_since is None:
             self._full_since = now
         lasted = now - self._full_since > _PAUSE_AFTER_S
-        if (lasted or self._stop) and not self._paused:
+        if (lasted or self._quiet) and not self._paused:
             consumer.pause(consumer.assignment())
             self._paused = True
         if self._paused:
             self._take(pull(consumer, 1, 0, self._ownership.trackers.get))
-        if self._stop:
+        if self._quiet:
             time.sleep(0.02)
         else:
             self._budget.wait_for_room(0.05)
@@ -179,39 +135,16 @@ class Puller:
         with self._ownership.lock:
             self._ownership.metadata = metadata
 
-    def _judge(self, error: KafkaError) -> None:
-        """Errors come as messages; most of them pass, some say that this worker must not go on."""
-        if fenced(error):
-            raise Fenced(
-                f"Another process runs with slot {self._settings.slot}: Kafka fenced "
-                f"{self._member}. Give each worker process a slot of its own (--slot)."
-            )
-        if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            raise BadSetup(
-                f"Group {self._group} cannot go on: {error.str()}. The committed offset is no "
-                "longer in the topic: retention has passed it. `handoff topics apply --reseed` "
-                "starts at the oldest record that is left."
-            )
-        if error.fatal() or error.code() == KafkaError._FATAL:
-            raise BadSetup(f"The consumer of {self._group} broke: {error.str()}.")
-        log.warning("poll_error", group=self._group, error=error.str())
-
-    # Rebalance callbacks run inside poll(), in this thread. An exception would be lost in the C
-    # code, so it is kept and raised by the loop.
-
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        try:
-            trackers = self._read_trackers(consumer, partitions)
-            consumer.incremental_assign(
-                [TopicPartition(t.topic, t.partition, t.head) for t in trackers]
-            )
-            if self._paused:
-                consumer.pause([TopicPartition(t.topic, t.partition) for t in trackers])
-            self._ownership.assign(trackers, consumer.consumer_group_metadata())
-            self.assigned = True
-            log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
-        except BaseException as e:
-            self._broken = e
+    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        trackers = self._read_trackers(consumer, partitions)
+        consumer.incremental_assign(
+            [TopicPartition(t.topic, t.partition, t.head) for t in trackers]
+        )
+        if self._paused:
+            consumer.pause([TopicPartition(t.topic, t.partition) for t in trackers])
+        self._ownership.assign(trackers, consumer.consumer_group_metadata())
+        self.assigned = True
+        log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
 
     def _read_trackers(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[Tracker]:
         if not partitions:
@@ -254,25 +187,19 @@ class Puller:
             suspects_end=suspects_end_of(metadata) if metadata else 0,
         )
 
-    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        try:
-            numbers = [tp.partition for tp in partitions]
-            self._refresh_metadata(consumer)
-            self._commits.drain(self._ownership.owned(numbers), self._settings.revoke_timeout_s)
-            self._give_up(numbers)
-            consumer.incremental_unassign(partitions)
-            log.info("revoked", group=self._group, partitions=numbers)
-        except BaseException as e:
-            self._broken = e
+    def on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        numbers = [tp.partition for tp in partitions]
+        self._refresh_metadata(consumer)
+        self._commits.drain(self._ownership.owned(numbers), self._settings.revoke_timeout_s)
+        self._give_up(numbers)
+        consumer.incremental_unassign(partitions)
+        log.info("revoked", group=self._group, partitions=numbers)
 
-    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        try:
-            numbers = [tp.partition for tp in partitions]
-            self._give_up(numbers)
-            consumer.incremental_unassign(partitions)
-            log.warning("lost", group=self._group, partitions=numbers)
-        except BaseException as e:
-            self._broken = e
+    def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        numbers = [tp.partition for tp in partitions]
+        self._give_up(numbers)
+        consumer.incremental_unassign(partitions)
+        log.warning("lost", group=self._group, partitions=numbers)
 
     def _give_up(self, partitions: Sequence[int]) -> None:
         trackers = self._ownership.end(partitions)

@@ -113,7 +113,6 @@ class StageService:
             settings,
             facts,
             group,
-            member,
             ownership=ownership,
             commits=commits,
             budget=budget,

@@ -10,29 +10,27 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from threading import Event, Semaphore, Thread
+from threading import Event, Semaphore
 
 import structlog
 
 from streams.config import Settings
-from streams.errors import BadSetup, BadWorld, Fenced
+from streams.errors import BadWorld
 from streams.kafka import (
     Consumer,
     KafkaError,
     Record,
     TopicFacts,
     TopicPartition,
-    fenced,
-    group_consumer,
     pull,
 )
+from streams.runtime.polling import POLL_S, PollingThread
 from streams.state.fold import StateRecord
 from streams.state.projector import Move
 
 log = structlog.get_logger(__name__)
 
 _BATCH_RECORDS = 5_000
-_POLL_S = 0.1
 #: Batches that may be delivered and not yet done.
 _AHEAD = 2
 
@@ -46,12 +44,14 @@ class StateBatch:
     epoch: int
 
 
-class StateReader:
+class StateReader(PollingThread):
     """A polling thread that delivers `StateBatch`es; the agent calls `done` after each.
 
     `positions` tells the next offset of each partition (0 where it names none); it is asked at each
-    assignment and after `reset`. `fail` gets an error after which the worker cannot go on.
+    assignment and after `reset`.
     """
+
+    tell_ends = True
 
     def __init__(
         self,
@@ -64,21 +64,15 @@ class StateReader:
         fail: Callable[[BaseException], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._settings, self._topic, self._group = settings, topic, group
-        self._positions, self._deliver, self._fail, self._loop = positions, deliver, fail, loop
+        super().__init__(settings, topic, group, fail)
+        self._positions, self._deliver, self._loop = positions, deliver, loop
         self._next: dict[int, int] = {}
         #: A new object for each assignment of a partition.
         self._assignments: dict[int, object] = {}
         self._room = Semaphore(_AHEAD)
-        self._stop = Event()
         self._reset = Event()
-        self._broken: BaseException | None = None
-        self._thread = Thread(target=self._run, name=f"poll {group}", daemon=True)
         #: Batches of an older epoch were read from positions that no longer hold: drop them.
         self.epoch = 0
-
-    def start(self) -> None:
-        self._thread.start()
 
     def done(self) -> None:
         """A batch was applied or dropped."""
@@ -88,41 +82,15 @@ class StateReader:
         """Positions moved under the reader: ask for them again and read from there."""
         self._reset.set()
 
-    def stop(self, timeout_s: float) -> bool:
-        self._stop.set()
-        self._room.release()
-        if self._thread.is_alive():
-            self._thread.join(timeout_s)
-        return not self._thread.is_alive()
-
-    def _run(self) -> None:
-        member = self._settings.names.member(self._group, self._settings.slot)
-        try:
-            consumer = group_consumer(self._settings, self._group, member, tell_ends=True)
-            try:
-                consumer.subscribe(
-                    [self._topic.name],
-                    on_assign=self._on_assign,
-                    on_revoke=self._on_revoke,
-                    on_lost=self._on_revoke,
-                )
-                while not self._stop.is_set():
-                    self._step(consumer)
-                    if self._broken is not None:
-                        raise self._broken
-            finally:
-                consumer.close()
-        except BaseException as e:
-            self._fail(e)
-
-    def _step(self, consumer: Consumer) -> None:
+    def step(self, consumer: Consumer) -> None:
         if self._reset.is_set():
             self._reset.clear()
             self._seek(consumer)
-        # Polling goes on for the group's sake while the agent is busy; nothing is taken then.
-        if not self._room.acquire(timeout=_POLL_S):
+        # While the agent is busy nothing is polled; should that outlast the poll interval, another
+        # member gets the partitions, and positions in Postgres keep that harmless.
+        if not self._room.acquire(timeout=POLL_S):
             return
-        batch = self._batch(pull(consumer, _BATCH_RECORDS, _POLL_S, self._assignments.get))
+        batch = self._batch(pull(consumer, _BATCH_RECORDS, POLL_S, self._assignments.get))
         if batch is None:
             self._room.release()
         else:
@@ -138,7 +106,7 @@ class StateReader:
                 if error.code() == KafkaError._PARTITION_EOF and partition in self._next:
                     ends[partition] = max(ends.get(partition, 0), offset)
                 else:
-                    self._judge(error)
+                    self.judge(error)
                 continue
             if partition not in self._next or offset < self._next[partition]:
                 continue
@@ -160,20 +128,8 @@ class StateReader:
         self._next.update((m.partition, m.to_offset) for m in moves)
         return StateBatch(records, moves, self.epoch)
 
-    def _judge(self, error: KafkaError) -> None:
-        if error.code() == KafkaError._PARTITION_EOF:
-            return
-        if fenced(error):
-            raise Fenced(
-                f"Another process runs as {self._group} with slot {self._settings.slot}. Give each "
-                "worker process a slot of its own (--slot)."
-            )
-        if error.fatal() or error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError._FATAL):
-            raise BadSetup(f"{self._group} cannot go on reading {self._topic.name}: {error.str()}.")
-        log.warning("poll_error", group=self._group, error=error.str())
-
     def _ask(self) -> dict[int, int]:
-        while not self._stop.is_set():
+        while not self._ending.is_set():
             asked = asyncio.run_coroutine_threadsafe(_awaited(self._positions), self._loop)
             try:
                 return asked.result(60)
@@ -189,25 +145,22 @@ class StateReader:
             self._next[partition] = known.get(partition, 0)
             consumer.seek(TopicPartition(self._topic.name, partition, self._next[partition]))
 
-    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        try:
-            known = self._ask() if partitions else {}
-            for tp in partitions:
-                self._next[tp.partition] = tp.offset = known.get(tp.partition, 0)
-                self._assignments[tp.partition] = object()
-            consumer.incremental_assign(partitions)
-            log.info("assigned", group=self._group, partitions=[p.partition for p in partitions])
-        except BaseException as e:
-            self._broken = e
+    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        known = self._ask() if partitions else {}
+        for tp in partitions:
+            self._next[tp.partition] = tp.offset = known.get(tp.partition, 0)
+            self._assignments[tp.partition] = object()
+        consumer.incremental_assign(partitions)
+        log.info("assigned", group=self._group, partitions=[p.partition for p in partitions])
 
-    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
-        try:
-            for tp in partitions:
-                self._next.pop(tp.partition, None)
-                self._assignments.pop(tp.partition, None)
-            consumer.incremental_unassign(partitions)
-        except BaseException as e:
-            self._broken = e
+    def on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for tp in partitions:
+            self._next.pop(tp.partition, None)
+            self._assignments.pop(tp.partition, None)
+        consumer.incremental_unassign(partitions)
+
+    def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self.on_revoke(consumer, partitions)
 
 
 async def _awaited(ask: Callable[[], Awaitable[dict[int, int]]]) -> dict[int, int]:

@@ -149,11 +149,32 @@ class Transactor:
             log.warning("abort_failed", transactional_id=self._id, error=e.args[0].str())
             self._tainted = True
             return Verdict.UNKNOWN
+        if error.code() in _REFUSED:
+            raise BadSetup(
+                f"Kafka refuses what {self._id} writes: {error.str()}. The transaction was "
+                "aborted; mend the topics or the permissions and start the worker again."
+            )
         return Verdict.ABORTED
 
     def _on_error(self, error: KafkaError) -> None:
         self._tainted = True
         log.debug("producer_error", transactional_id=self._id, error=error.str())
+
+
+#: The same records would be refused again: to repeat them for ever would hide it.
+_REFUSED = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        KafkaError.OFFSET_METADATA_TOO_LARGE,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+    }
+)
 
 
 def _may_pass(error: KafkaError) -> bool:

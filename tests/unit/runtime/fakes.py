@@ -55,11 +55,11 @@ class FakeMessage:
         return len(self._value or b"")
 
 
-def make_tracker() -> Tracker:
+def make_tracker(partition: int = 0) -> Tracker:
     return Tracker(
         topic="mail.classify",
         topic_id=TOPIC_ID,
-        partition=0,
+        partition=partition,
         head=0,
         metadata=encode_map(TOPIC_ID, 0, []),
         finished=[],

@@ -1,0 +1,124 @@
+"""The thread that polls a group's consumer, and is the only one to touch it.
+
+confluent-kafka serialises calls on a consumer, so another thread's call could starve for seconds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from threading import Event, Thread
+
+import structlog
+
+from streams.config import Settings
+from streams.errors import BadSetup, Fenced
+from streams.kafka import Consumer, KafkaError, TopicFacts, TopicPartition, fenced, group_consumer
+
+log = structlog.get_logger(__name__)
+
+#: How long a poll waits for a first record, and so how long a stop may take to be seen.
+POLL_S = 0.1
+
+Callback = Callable[[Consumer, list[TopicPartition]], None]
+
+
+class PollingThread(ABC):
+    """Subscribes to one topic as a static member and calls `step` until it is stopped.
+
+    `fail` gets, once and from this thread, an error after which the worker cannot go on.
+    """
+
+    #: Whether the ends of partitions are told as messages.
+    tell_ends = False
+
+    def __init__(
+        self,
+        settings: Settings,
+        topic: TopicFacts,
+        group: str,
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        self._settings, self._topic, self._group, self._fail = settings, topic, group, fail
+        self._member = settings.names.member(group, settings.slot)
+        self._ending = Event()
+        self._broken: BaseException | None = None
+        self._thread = Thread(target=self._run, name=f"poll {group}", daemon=True)
+
+    @abstractmethod
+    def step(self, consumer: Consumer) -> None:
+        """Poll once; call it often enough for `max.poll.interval.ms`."""
+
+    @abstractmethod
+    def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None: ...
+
+    @abstractmethod
+    def on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None: ...
+
+    @abstractmethod
+    def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None: ...
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float) -> bool:
+        """Close the consumer. A static member keeps its partitions until the session expires."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def check(self) -> None:
+        """Raise what a callback kept; the errors that follow from it explain nothing."""
+        if self._broken is not None:
+            raise self._broken
+
+    def judge(self, error: KafkaError) -> None:
+        """Errors come as messages: most of them pass, some say that this worker must not go on."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            return
+        if fenced(error):
+            raise Fenced(
+                f"Another process runs with slot {self._settings.slot}: Kafka fenced "
+                f"{self._member}. Give each worker process a slot of its own (--slot)."
+            )
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            raise BadSetup(
+                f"Group {self._group} cannot go on: {error.str()}. The position is no longer in "
+                "the topic: retention has passed it. `handoff topics apply --reseed` starts a "
+                "stage at the oldest record that is left."
+            )
+        if error.fatal() or error.code() == KafkaError._FATAL:
+            raise BadSetup(f"The consumer of {self._group} broke: {error.str()}.")
+        log.warning("poll_error", group=self._group, error=error.str())
+
+    def _run(self) -> None:
+        try:
+            consumer = group_consumer(
+                self._settings, self._group, self._member, tell_ends=self.tell_ends
+            )
+            try:
+                consumer.subscribe(
+                    [self._topic.name],
+                    on_assign=self._kept(self.on_assign),
+                    on_revoke=self._kept(self.on_revoke),
+                    on_lost=self._kept(self.on_lost),
+                )
+                while not self._ending.is_set():
+                    self.step(consumer)
+                    self.check()
+            finally:
+                consumer.close()
+        except BaseException as e:
+            self._fail(e)
+
+    def _kept(self, callback: Callback) -> Callback:
+        """Callbacks run inside poll(): an exception would be lost in the C code, so it is kept."""
+
+        def call(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            try:
+                callback(consumer, partitions)
+            except BaseException as e:
+                self._broken = e
+
+        return call
