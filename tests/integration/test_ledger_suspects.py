@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from uuid import UUID
 
 import psycopg
@@ -73,9 +72,9 @@ async def test_another_record_with_the_same_id_is_the_duplicate(
     first = submission(1, 10)
     assert await check.check([first]) == [RUN]
     others = [
-        replace(first, offset=11),
-        replace(first, partition=1),
-        replace(first, topic_id=UUID(int=8)),
+        first._replace(offset=11),
+        first._replace(partition=1),
+        first._replace(topic_id=UUID(int=8)),
     ]
     assert await check.check([*others, submission(2, 12)]) == [DUPLICATE] * 3 + [RUN]
     assert await check.check([first]) == [RUN]
@@ -91,23 +90,23 @@ async def test_of_equal_ids_in_one_batch_the_lowest_offset_wins_wherever_it_stan
 
 async def test_stages_and_steps_are_claimed_apart(check: SuspectCheck, settings: Settings) -> None:
     first = submission(1, 10)
-    later = replace(first, seq=2, offset=11)
+    later = first._replace(seq=2, offset=11)
     assert await check.check([later, first]) == [RUN, RUN]
     assert await check.check([later, first]) == [RUN, RUN]
     async with open_pool(settings) as pool:
         enrich = SuspectCheck(pool, settings, "mail", "enrich")
-        assert await enrich.check([replace(first, offset=99)]) == [RUN]
+        assert await enrich.check([first._replace(offset=99)]) == [RUN]
 
 
 async def test_a_finished_step_is_skipped_and_counted_if_it_is_to_be_checked(
     check: SuspectCheck, settings: Settings
 ) -> None:
     hand_off = Suspect(f"{5:032x}", 2, TOPIC, 0, 3, claim=False, check_finished=True)
-    unfinished = replace(hand_off, seq=3)
-    elsewhere = replace(hand_off, trace_id=f"{6:032x}")
+    unfinished = hand_off._replace(seq=3)
+    elsewhere = hand_off._replace(trace_id=f"{6:032x}")
     finish(settings, hand_off)
     finish(settings, elsewhere, stage="enrich")
-    batch = [unfinished, hand_off, elsewhere, replace(hand_off, check_finished=False)]
+    batch = [unfinished, hand_off, elsewhere, hand_off._replace(check_finished=False)]
     assert await check.check(batch) == [RUN, FINISHED, RUN, RUN]
     assert counts(settings) == {"finished": 1}
 
@@ -120,7 +119,7 @@ async def test_a_group_that_was_reset_skips_its_finished_and_runs_the_rest(
     assert await check.check(first + doubles) == [RUN] * 20 + [DUPLICATE] * 2
     for each in first[:15]:
         finish(settings, each)
-    again = [replace(s, check_finished=True) for s in first + doubles]
+    again = [s._replace(check_finished=True) for s in first + doubles]
     expected = [FINISHED] * 15 + [RUN] * 5 + [FINISHED, DUPLICATE]
     assert await check.check(again) == expected
     assert counts(settings) == {"duplicate": 3, "finished": 16}

@@ -126,7 +126,8 @@ def _read(at: Endpoints) -> tuple[str, bytes | None]:
     )
     try:
         consumer.assign([TopicPartition("kept", 0, 0)])
-        message = consumer.poll(60)
+        # After a kill the broker first ends the transaction, which takes long on a busy machine.
+        message = consumer.poll(180)
         assert message is not None
         assert message.error() is None
         return row[0], message.value()
