@@ -105,7 +105,8 @@ class StageLoop:
     def _run_inline(self, d: Delivery) -> None:
         """A sync handler runs here and now, unless an earlier record of its job is still waiting
         for a retry."""
-        if self._dropped(d):
+        if not d.tracker.live or self._stopping:
+            self._budget.release([d])
             return
         if self._lanes.active and self._lanes.busy(d.key):
             self._wait(d)

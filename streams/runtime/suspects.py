@@ -38,7 +38,7 @@ class SuspectGate:
     @staticmethod
     def is_suspect(d: Delivery) -> bool:
         horizon = d.tracker.horizon
-        return d.claimable or horizon is None or d.offset <= horizon
+        return d.claimable or horizon is None or (horizon >= 0 and d.offset <= horizon)
 
     async def screen(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Those of `deliveries` that are duplicates or finished already; the others are to run."""

@@ -79,15 +79,17 @@ class Tracker:
 
     def deliver(self, offset: int) -> int | None:
         """Number of the record at `offset`, or None if it was finished in an earlier life."""
-        finished = False
-        while self._carried and self._carried[0][1] <= offset:
-            del self._carried[0]
-        if self._carried and self._carried[0][0] <= offset:
-            finished = True
+        finished = bool(self._carried) and self._was_finished(offset)
         self._flags.append(_FINISHED if finished else _UNFINISHED)
         self._offsets.append(offset)
         self._position = offset + 1
         return None if finished else self._base + len(self._flags) - 1
+
+    def _was_finished(self, offset: int) -> bool:
+        """By the ranges read back at assignment; those that are passed are forgotten."""
+        while self._carried and self._carried[0][1] <= offset:
+            del self._carried[0]
+        return bool(self._carried) and self._carried[0][0] <= offset
 
     def plan(self, numbers: Sequence[int], max_bytes: int) -> Candidate:
         """The candidate that finishes as many of `numbers` as the map has room for.

@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 
 from opentelemetry import trace
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
@@ -28,6 +27,13 @@ def _resource() -> Resource:
     return Resource.create({"service.name": name})
 
 
+def _otlp_exporter() -> SpanExporter:
+    # Imported late: a tenth of a second at the start of every worker, for those that trace.
+    from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+    return OTLPSpanExporter()
+
+
 def configure_tracing() -> bool:
     """Install the tracer provider for spans that handlers make. False when tracing is off.
 
@@ -36,7 +42,7 @@ def configure_tracing() -> bool:
     if not tracing_wanted():
         return False
     provider = TracerProvider(resource=_resource())
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    provider.add_span_processor(BatchSpanProcessor(_otlp_exporter()))
     trace.set_tracer_provider(provider)
     return True
 
@@ -45,7 +51,7 @@ class SpanSink:
     """Exports the hop spans of committed states; used by the tracer agent."""
 
     def __init__(self, exporter: SpanExporter | None = None) -> None:
-        self._exporter = exporter or OTLPSpanExporter()
+        self._exporter = exporter or _otlp_exporter()
         self._resource = _resource()
 
     def export(self, states: Sequence[JobState]) -> int:
