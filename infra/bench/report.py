@@ -13,7 +13,7 @@ from infra.bench.trial import Measurement
 Failure = tuple[Workload, str, int, str]
 
 _TITLES = {
-    Workload.THROUGHPUT: "throughput: a backlog through three hops, one process, 4 partitions",
+    Workload.THROUGHPUT: "throughput: a backlog through three hops, 4 partitions",
     Workload.IO: "io: a burst onto a warm peer, three stages that each wait 50 ms, one process",
     Workload.LATENCY: "latency: an even beat of jobs, from the sender to a reader of `done`",
     Workload.CRASH: "crash: kill -9 in mid-stream and restart",
