@@ -12,13 +12,11 @@ from pydantic import BaseModel
 
 from streams.context import Context
 from streams.errors import BadSetup
-from streams.outcome import Done, Outcome
 from streams.retry import Backoff
 
 In = TypeVar("In", bound=BaseModel)
 Out = TypeVar("Out")
 
-Handler = Callable[[In, Context], Out]
 AnyHandler = Callable[[Any, Context], Any]
 
 
@@ -172,6 +170,3 @@ class Flow:
     def entry(self) -> Stage[Any, Any]:
         """The first stage: where `submit` sends jobs."""
         return self.stages[0]
-
-
-__all__ = ["Done", "Flow", "Outcome", "Stage", "stage"]

@@ -36,16 +36,11 @@ def _from_the_start(topic: str) -> list[TopicPartition]:
     return [TopicPartition(topic, p, 0) for p in range(PARTITIONS)]
 
 
-class Arrivals:
-    """Follows a topic while a peer runs and notes when each key first arrived (epoch seconds)."""
+class _Reading:
+    """A consumer that is closed at the end of a `with` block."""
 
-    def __init__(self, bootstrap: str, topic: str, *, one_by_one: bool = False) -> None:
-        #: Batches are cheap on the machine's time; one by one gives each record its own time.
-        self._batch = 1 if one_by_one else 5_000
+    def __init__(self, bootstrap: str) -> None:
         self._consumer = _open(bootstrap)
-        self._consumer.assign(_from_the_start(topic))
-        self.first_at: dict[bytes, float] = {}
-        self.last_at: float | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -57,6 +52,18 @@ class Arrivals:
         at: TracebackType | None,
     ) -> None:
         self._consumer.close()
+
+
+class Arrivals(_Reading):
+    """Follows a topic while a peer runs and notes when each key first arrived (epoch seconds)."""
+
+    def __init__(self, bootstrap: str, topic: str, *, one_by_one: bool = False) -> None:
+        #: Batches are cheap on the machine's time; one by one gives each record its own time.
+        self._batch = 1 if one_by_one else 5_000
+        super().__init__(bootstrap)
+        self._consumer.assign(_from_the_start(topic))
+        self.first_at: dict[bytes, float] = {}
+        self.last_at: float | None = None
 
     def read(self, wait_s: float = 0.1) -> int:
         """Take what has arrived within `wait_s`; how many records that was."""
@@ -133,22 +140,8 @@ def count_steps(bootstrap: str, topic: str) -> Counter[Step]:
     return Counter((key, orjson.loads(value)["seq"]) for key, value in records(bootstrap, topic))
 
 
-class Ends:
+class Ends(_Reading):
     """Asks for the ends of topics: progress without reading, and the first record's time."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._consumer = _open(bootstrap)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._consumer.close()
 
     def total(self, *topics: str) -> int:
         """Offsets used in `topics`: records, and one marker per partition and transaction."""

@@ -22,13 +22,13 @@ class Budget:
         return 0 if self.bytes >= self._max_bytes else max(0, self._max_records - self.records)
 
     def take(self, deliveries: Sequence[Delivery]) -> None:
-        size = sum(len(d.message) for d in deliveries)
+        size = _bytes(deliveries)
         with self._changed:
             self.records += len(deliveries)
             self.bytes += size
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
-        size = sum(len(d.message) for d in deliveries)
+        size = _bytes(deliveries)
         with self._changed:
             self.records -= len(deliveries)
             self.bytes -= size
@@ -37,3 +37,7 @@ class Budget:
     def wait_for_room(self, timeout_s: float) -> bool:
         with self._changed:
             return self._changed.wait_for(lambda: self.room() > 0, timeout_s)
+
+
+def _bytes(deliveries: Sequence[Delivery]) -> int:
+    return sum(len(d.message) for d in deliveries)

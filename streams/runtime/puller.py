@@ -66,8 +66,6 @@ class Puller(PollingThread):
         self._quiet = self._paused = False
         self._full_since: float | None = None
         self._metadata_at = 0.0
-        #: Whether partitions were assigned at least once.
-        self.assigned = False
 
     def quiesce(self) -> None:
         """Take no further records; the consumer stays a member until `stop`."""
@@ -143,7 +141,6 @@ class Puller(PollingThread):
         if self._paused:
             consumer.pause([TopicPartition(t.topic, t.partition) for t in trackers])
         self._ownership.assign(trackers, consumer.consumer_group_metadata())
-        self.assigned = True
         log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
 
     def _read_trackers(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[Tracker]:
