@@ -122,6 +122,7 @@ def _read(at: Endpoints) -> tuple[str, bytes | None]:
             "bootstrap.servers": at.kafka_bootstrap_servers,
             "group.id": "test",
             "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
         }
     )
     try:
