@@ -19,13 +19,15 @@ CE_TIME: Final = "ce_time"
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 
-#: Flow that a hand-off belongs to.
-FLOW: Final = "handoff_flow"
-#: Step that wrote this hand-off: the consumer's own step is one more. Its presence makes a record a
-#: hand-off; a record without it is a new job.
+#: Of a hand-off, `<seq>;<born>;<flow>`: the next three in one, since headers are dear. It is first.
+HOP: Final = "handoff_hop"
+#: Step that wrote this hand-off: the consumer's own step is one more. A record with HOP or SEQ is a
+#: hand-off, one with neither a new job.
 SEQ: Final = "handoff_seq"
 #: When the job was accepted, epoch microseconds; carried through for end-to-end latency.
 BORN: Final = "handoff_born"
+#: Flow that a record belongs to.
+FLOW: Final = "handoff_flow"
 #: `traceparent` of whatever submitted the job: its trace is not the job's, so it becomes a link.
 LINK: Final = "handoff_link"
 
@@ -43,3 +45,12 @@ DLQ_STAGE: Final = "handoff_dlq_stage"
 DLQ_ERROR: Final = "handoff_dlq_error"
 DLQ_TIMESTAMP: Final = "handoff_dlq_timestamp"
 DLQ_SEQ: Final = "handoff_dlq_seq"
+
+
+def spelled_out(found: dict[str, bytes]) -> dict[str, bytes]:
+    """`found` with HOP as SEQ, BORN and FLOW; what it spells out itself wins."""
+    if HOP not in found:
+        return found
+    seq, _, rest = (found[HOP] or b"").partition(b";")
+    born, _, flow = rest.partition(b";")
+    return {SEQ: seq, BORN: born, FLOW: flow, **found}

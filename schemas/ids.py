@@ -16,7 +16,7 @@ _ZERO = b"0" * _HEX_DIGITS
 #: Steps that fit into four hex digits, one up.
 _NEAR_STEPS = 0xFFFF
 _USUAL_STEPS = 256
-_CONTEXT_ENDS = [f"{seq + 1:04x}-01" for seq in range(_USUAL_STEPS)]
+_CONTEXT_ENDS = [b"%04x-01" % (seq + 1) for seq in range(_USUAL_STEPS)]
 # W3C Trace Context forbids the all-zero trace id.
 _JOB_ID = re.compile(r"(?!0{32})[0-9a-f]{32}(?:/[0-9]{1,5}){0,8}")
 
@@ -55,9 +55,14 @@ def id_from_field(flow: str, value: str) -> str:
 
 def traceparent(job_id: str, seq: int) -> str:
     """The W3C context of one hop, sampled: `00-<trace>-<span>-01`."""
-    if seq < _USUAL_STEPS and len(job_id) == _HEX_DIGITS:
-        return f"00-{job_id}-{job_id[:12]}{_CONTEXT_ENDS[seq]}"
     return f"00-{trace_id_of(job_id)}-{span_id(job_id, seq)}-01"
+
+
+def traceparent_of_key(key: bytes, seq: int) -> bytes:
+    """`traceparent`, quicker, for the bytes of a job's key."""
+    if seq < _USUAL_STEPS and len(key) == _HEX_DIGITS:
+        return b"00-%b-%b%b" % (key, key[:12], _CONTEXT_ENDS[seq])
+    return traceparent(key.decode(), seq).encode()
 
 
 def span_id(job_id: str, seq: int) -> str:

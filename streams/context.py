@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from schemas.ids import traceparent
+
 T = TypeVar("T")
 
 
@@ -39,10 +41,10 @@ class Context:
     """One job at one stage, for one run of its handler.
 
     `trace_id` (32 hex digits, `/n` added for children), `flow`, `stage`, `seq` (the step that this
-    run will write), `attempt` (from 1), `traceparent` (W3C, of this hop).
+    run will write), `attempt` (from 1).
     """
 
-    __slots__ = ("_effects", "attempt", "flow", "seq", "stage", "trace_id", "traceparent")
+    __slots__ = ("_effects", "attempt", "flow", "seq", "stage", "trace_id")
 
     def __init__(
         self,
@@ -51,7 +53,6 @@ class Context:
         stage: str,
         seq: int,
         attempt: int,
-        traceparent: str,
         effects: EffectRunner,
     ) -> None:
         self.trace_id = trace_id
@@ -59,8 +60,12 @@ class Context:
         self.stage = stage
         self.seq = seq
         self.attempt = attempt
-        self.traceparent = traceparent
         self._effects = effects
+
+    @property
+    def traceparent(self) -> str:
+        """The W3C context of this hop, for calls that no instrumentation sees."""
+        return traceparent(self.trace_id, self.seq)
 
     def effect_key(self, name: str) -> str:
         """The idempotency key of this job's effect `name`: the same on every retry and redrive."""

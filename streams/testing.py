@@ -17,7 +17,6 @@ from typing import Any
 from streams.context import Context, EffectCall, EffectRunner
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
-SPAN_ID = "00f067aa0ba902b7"
 
 
 @dataclass
@@ -57,7 +56,6 @@ def job_context(
     trace_id: str = TRACE_ID,
     seq: int = 1,
     attempt: int = 1,
-    traceparent: str | None = None,
     effects: EffectRunner | None = None,
 ) -> Context:
     """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`."""
@@ -67,6 +65,5 @@ def job_context(
         stage=stage,
         seq=seq,
         attempt=attempt,
-        traceparent=traceparent or f"00-{trace_id[:32]}-{SPAN_ID}-01",
         effects=effects if effects is not None else RecordedEffects(),
     )

@@ -63,7 +63,6 @@ class Delivery:
     #: Of the run under way, and of the wait for the next one.
     task: Any = None
     timer: Any = None
-    traceparent = ""
     #: None for what needs no records: a tombstone, a skipped duplicate.
     result: Result | None = None
 
@@ -93,16 +92,17 @@ class Delivery:
     def identify(self, flow: bytes) -> None:
         """Read key and headers: `job_id`, `seq`, `born_us`, `link`. Never raises; see `fault`."""
         headers = self.raw_headers()
-        if not self._is_plain_hand_off(headers, flow):
+        if not (
+            headers and headers[0][0] == h.HOP and self._is_plain_hand_off(headers[0][1], flow)
+        ):
             self._look_closely(headers, flow)
 
-    def _is_plain_hand_off(self, headers: Sequence[tuple[str, bytes]], flow: bytes) -> bool:
-        """The usual case, a hand-off as `RecordWriter` spells it: our headers first, in order."""
+    def _is_plain_hand_off(self, hop: bytes, flow: bytes) -> bool:
+        """The usual case, a hand-off as `RecordWriter` spells it: one header of ours, the first."""
         try:
-            (seq_name, seq), (flow_name, its_flow), (born_name, born) = headers[:3]
+            seq, born, its_flow = hop.split(b";")
             if (
-                (seq_name, flow_name, born_name) == (h.SEQ, h.FLOW, h.BORN)
-                and its_flow == flow
+                its_flow == flow
                 and seq.isdigit()
                 and len(seq) <= _PLAIN_SEQ_DIGITS
                 and born.isdigit()
@@ -113,11 +113,11 @@ class Delivery:
                 self.seq, self.born_us = int(seq) + 1, int(born)
                 return self.seq > _FIRST_STEP
         except (ValueError, AttributeError):
-            pass  # fewer headers, or null values
+            pass  # more or fewer parts, or a null value
         return False
 
     def _look_closely(self, headers: Sequence[tuple[str, bytes]], flow: bytes) -> None:
-        found = dict(headers)
+        found = h.spelled_out(dict(headers))
         key = self.message.key()
         try:
             text = key.decode() if key else ""

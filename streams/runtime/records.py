@@ -9,12 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, assert_never
 
 import orjson
 from pydantic import BaseModel
 
 from schemas import headers as h
+from schemas.ids import traceparent_of_key
 from schemas.state import VERSION, JobError, Status
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
@@ -23,6 +25,7 @@ from streams.outcome import Done, Emit, Outcome, Reject, Retry
 from streams.runtime.delivery import Delivery, OutRecord, Result, Target
 
 _ERROR_CHARS = 2_000
+_STATUS = {status: status.value.encode() for status in Status}
 _STATE = (
     b'{"traceId":"%b","status":"%b","seq":%d,"data":%b,"attempts":%d,"updatedAt":"%b","to":%b,'
     b'"timing":{"bornUs":%d,"producedUs":%d,"polledUs":%d,"startedUs":%d,"finishedUs":%d},'
@@ -37,6 +40,10 @@ def job_error(kind: str, message: str) -> JobError:
         kind=kind.encode(errors="backslashreplace").decode(),
         message=message[:_ERROR_CHARS].encode(errors="backslashreplace").decode(),
     )
+
+
+#: A named tuple's own constructor takes three times as long.
+_result = partial(tuple.__new__, Result)
 
 
 def now_us() -> int:
@@ -71,7 +78,7 @@ class RecordWriter:
             (h.CE_SPECVERSION, b"1.0"),
             (h.CE_SOURCE, f"handoff/{flow.name}/{stage.name}".encode()),
         ]
-        self._flow_header = (h.FLOW, flow.name.encode())
+        self._flow_name = flow.name.encode()
         self._types: dict[type[BaseModel], bytes] = {}
         self._now_ms = self._now_s = 0
         self._text_ms = self._text_s = b""
@@ -82,14 +89,19 @@ class RecordWriter:
         Raises `BadRecord` for an outcome that can never be written (too large), `BadSetup` for one
         that the stage did not declare.
         """
-        if isinstance(outcome, BaseModel):
-            if self._only_target is None:
-                raise BadSetup(
-                    f"Stage {self._stage.name} returned a plain {type(outcome).__name__}, but does "
-                    "not declare exactly one `emits`; return Emit(to, model) or Done(model)."
-                )
-            self._hand_off(d, self._only_target, outcome, finished_us)
-            return
+        model: Any = outcome
+        # A model's metaclass makes `isinstance` dear, so types that were seen are known.
+        if type(model) not in self._types and not isinstance(model, BaseModel):
+            self._conclude(d, model, finished_us)
+        elif self._only_target is not None:
+            self._hand_off(d, self._only_target, model, finished_us)
+        else:
+            raise BadSetup(
+                f"Stage {self._stage.name} returned a plain {type(model).__name__}, but does not "
+                "declare exactly one `emits`; return Emit(to, model) or Done(model)."
+            )
+
+    def _conclude(self, d: Delivery, outcome: Outcome, finished_us: int) -> None:
         match outcome:
             case Emit(to=to, model=model):
                 self._hand_off(d, self._target(d, to), model, finished_us)
@@ -115,7 +127,7 @@ class RecordWriter:
     def _hand_off(self, d: Delivery, target: Target, model: BaseModel, finished_us: int) -> None:
         data = self._payload(model)
         ce_type = self._types.get(type(model)) or self._type_of(type(model))
-        d.result = Result(target.status, data, finished_us, target, ce_type)
+        d.result = _result((target.status, data, finished_us, target, ce_type, None))
 
     @staticmethod
     def fail(
@@ -140,14 +152,12 @@ class RecordWriter:
         return (self._state(d, result),)
 
     def _hand_off_record(self, d: Delivery, result: Result, target: Target) -> OutRecord:
-        key, seq = d.key, b"%d" % d.seq
-        # Ours first and in this order: the next stage then need not search.
+        key, seq = d.key, d.seq
+        # Ours first: the next stage then need not search.
         headers = [
-            (h.SEQ, seq),
-            self._flow_header,
-            (h.BORN, b"%d" % d.born_us),
-            (h.TRACEPARENT, d.traceparent.encode()),
-            (h.CE_ID, b"%b:%b" % (key, seq)),
+            (h.HOP, b"%d;%d;%b" % (seq, d.born_us, self._flow_name)),
+            (h.TRACEPARENT, traceparent_of_key(key, seq)),
+            (h.CE_ID, b"%b:%d" % (key, seq)),
             (h.CE_TYPE, result.ce_type),
             (h.CE_TIME, self._iso(result.finished_us)),
             *self._static_headers,
@@ -192,7 +202,7 @@ class RecordWriter:
             more += b'"link":%b,' % orjson.dumps(d.link)
         value = _STATE % (
             d.key,
-            result.status.value.encode(),
+            _STATUS[result.status],
             d.seq,
             b"null" if result.data is None else result.data,
             d.attempt,

@@ -19,7 +19,6 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from schemas.ids import traceparent
 from streams.config import Settings
 from streams.context import Context, EffectRunner
 from streams.flow import Flow, Stage
@@ -32,7 +31,7 @@ from streams.runtime.lanes import Lanes
 from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
-from streams.runtime.tracker import Tracker
+from streams.runtime.tracker import NO_HORIZON, Tracker
 from streams.tracing import HopContext
 
 log = structlog.get_logger(__name__)
@@ -82,9 +81,11 @@ class StageLoop:
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""
         flow = self._flow_bytes
+        suspects = False
         for d in batch:
             d.identify(flow)
-        if any(map(self._gate.is_suspect, batch)):  # 3
+            suspects = suspects or d.claimable or d.tracker.horizon != NO_HORIZON
+        if suspects:  # 3
             skipped = await self._gate.screen(batch)
             self._finished.extend(skipped)
             gone = set(skipped)
@@ -122,7 +123,7 @@ class StageLoop:
     def _attempt_inline(self, d: Delivery) -> float | None:
         """One run; seconds until the next, or None when `d.result` is final."""
         job = self._begin(d)
-        token = self._hop_context.enter(d.traceparent) if self._hop_context.on else None  # 2
+        token = self._hop_context.enter(job.traceparent) if self._hop_context.on else None  # 2
         try:
             outcome = self._handler(d.model, job)
             self._conclude(d, outcome)
@@ -171,7 +172,8 @@ class StageLoop:
     async def _run_concurrent(self, d: Delivery) -> None:
         job = self._begin(d)
         # The task has a context of its own, so there is nothing to leave afterwards.
-        self._hop_context.enter(d.traceparent)  # 2
+        if self._hop_context.on:
+            self._hop_context.enter(job.traceparent)  # 2
         wait_s: float | None = None
         self._time_limit.start(d)
         try:
@@ -259,14 +261,12 @@ class StageLoop:
         """Count the attempt, start the clock; the context of this run."""
         d.attempt += 1
         d.started_us = now_us()
-        d.traceparent = traceparent(d.job_id, d.seq)
         return Context(
             d.job_id,
             self._flow_name,
             self._stage.name,
             d.seq,
             d.attempt,
-            d.traceparent,
             self._effects,
         )
 

@@ -16,6 +16,8 @@ import orjson
 from streams.offsets import Range, encode_map
 
 _UNFINISHED, _FINISHED = 0, 1
+#: `Tracker.horizon` of a partition whose group no tool has moved.
+NO_HORIZON = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _RETRY_PAUSE_S = 0.1
+#: The partition is the partitioner's choice.
+_BY_KEY = -1
 
 
 class Verdict(Enum):
@@ -107,7 +109,8 @@ class Transactor:
         produce = producer.produce
         for topic, key, value, headers in records:
             try:
-                produce(topic, value, key, headers=headers)
+                # By position: names would cost a third of the call. No callbacks; the time is now.
+                produce(topic, value, key, _BY_KEY, None, None, 0, headers)
             except BufferError:
                 self._produce_slowly(producer, (topic, key, value, headers))
 

@@ -73,14 +73,13 @@ def _check_hand_offs(rig: Rig, stage: str, writer: str, seq: int) -> None:
     for record in rig.records(stage):
         assert len(dict(record.headers)) == len(record.headers), "a header stands twice"
         headers = {name: (value or b"").decode() for name, value in record.headers}
-        assert headers[h.SEQ] == str(seq)
-        assert headers[h.FLOW] == "run"
         assert headers[h.CE_SPECVERSION] == "1.0"
         assert headers[h.CE_ID] == f"{record.job}:{seq}"
         assert headers[h.CE_SOURCE] == f"handoff/run/{writer}"
         assert headers[h.CE_TYPE] == "run.job"
         assert headers[h.TRACEPARENT] == f"00-{record.job}-{span_id(record.job, seq)}-01"
-        assert re.fullmatch(r"\d{16}", headers[h.BORN])
+        assert record.headers[0][0] == h.HOP
+        assert re.fullmatch(rf"{seq};\d{{16}};run", headers[h.HOP])
         assert datetime.fromisoformat(headers[h.CE_TIME]).tzinfo is not None
 
 

@@ -89,7 +89,7 @@ def assert_each_effect_once(rig: Rig, numbers: Iterable[int]) -> None:
 
 
 def in_order_per_job(records: Iterable[Record]) -> dict[str, list[int]]:
-    """`handoff_seq` of each job's records, in the order in which they lie in the topic."""
+    """Writing step of each job's records, in the order in which they lie in the topic."""
     found: defaultdict[str, list[int]] = defaultdict(list)
     for record in records:
         found[record.job].append(record.seq)

@@ -131,9 +131,10 @@ class Rig:
         return wanted
 
     def hand_off(self, stage: str, steps: Iterable[tuple[str, int, Job]]) -> None:
-        """Put (job id, handoff_seq, job) into a stage, as if the stage before it had."""
+        """Put (job id, writing step, job) into a stage, as if the stage before it had."""
         for key, seq, job in steps:
-            headers: list[Header] = [(h.FLOW, self.flow.name.encode()), (h.SEQ, b"%d" % seq)]
+            hop = b"%d;1700000000000000;%b" % (seq, self.flow.name.encode())
+            headers: list[Header] = [(h.HOP, hop)]
             self.put(stage, key.encode(), job.model_dump_json().encode(), headers)
         self.flush()
 

@@ -33,8 +33,8 @@ class Record:
 
     @property
     def seq(self) -> int:
-        """`handoff_seq` of a hand-off that our own program wrote."""
-        return int(self.header("handoff_seq") or 0)
+        """The step that wrote this hand-off, which our own program spelled."""
+        return int((self.header("handoff_hop") or b"0").split(b";")[0])
 
 
 class TopicLog:

@@ -19,7 +19,7 @@ class NoEffects:
 
 
 def context(stage: str) -> Context:
-    return Context("0" * 31 + "1", "bench", stage, 1, 1, "", NoEffects())
+    return Context("0" * 31 + "1", "bench", stage, 1, 1, NoEffects())
 
 
 def a_job() -> bench.Job:

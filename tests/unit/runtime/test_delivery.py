@@ -9,7 +9,8 @@ from schemas.ids import id_from_coordinates, is_job_id
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
 
 JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
-HAND_OFF = [(h.FLOW, b"mail"), (h.SEQ, b"4"), (h.BORN, b"1700000000000001")]
+HOP = [(h.HOP, b"4;1700000000000001;mail")]
+SPELLED_OUT = [(h.FLOW, b"mail"), (h.SEQ, b"4"), (h.BORN, b"1700000000000001")]
 
 
 def identified(message: FakeMessage):
@@ -18,8 +19,9 @@ def identified(message: FakeMessage):
     return d
 
 
-def test_a_hand_off_is_the_next_step_of_its_job() -> None:
-    d = identified(FakeMessage(b"{}", JOB.encode(), HAND_OFF))
+@pytest.mark.parametrize("headers", [HOP, SPELLED_OUT, [("x", b""), *HOP]])
+def test_a_hand_off_is_the_next_step_of_its_job(headers: list[tuple[str, bytes]]) -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), headers))
     assert (d.job_id, d.seq, d.born_us) == (JOB, 5, 1_700_000_000_000_001)
     assert (d.is_new_job, d.claimable, d.fault) == (False, False, None)
 
@@ -45,6 +47,14 @@ def test_a_new_job_whose_key_is_no_id_is_named_by_its_place(key: bytes | None) -
 @pytest.mark.parametrize(
     ("headers", "key", "says"),
     [
+        ([(h.HOP, b"four;1700000000000001;mail")], JOB.encode(), "is no number"),
+        ([(h.HOP, None)], JOB.encode(), "another flow"),
+        ([(h.HOP, b"")], JOB.encode(), "another flow"),
+        ([(h.HOP, b"4")], JOB.encode(), "another flow"),
+        ([(h.HOP, b"0;1700000000000001;mail")], JOB.encode(), "out of range"),
+        ([(h.HOP, b"9999999999;1700000000000001;mail")], JOB.encode(), "out of range"),
+        ([(h.HOP, b"4;1700000000000001;other")], JOB.encode(), "another flow"),
+        ([(h.HOP, b"4;1700000000000001;mail")], b"me", "no job id"),
         ([(h.FLOW, b"mail"), (h.SEQ, b"four")], JOB.encode(), "is no number"),
         ([(h.FLOW, b"mail"), (h.SEQ, b"-1")], JOB.encode(), "out of range"),
         ([(h.FLOW, b"mail"), (h.SEQ, b"99999999999")], JOB.encode(), "out of range"),
@@ -75,7 +85,8 @@ def test_a_foreign_traceparent_becomes_a_link_and_our_own_does_not() -> None:
     st.none()
     | st.lists(
         st.tuples(
-            st.sampled_from([h.SEQ, h.FLOW, h.BORN, h.TRACEPARENT, "x"]), st.binary(max_size=60)
+            st.sampled_from([h.HOP, h.SEQ, h.FLOW, h.BORN, h.TRACEPARENT, "x"]),
+            st.binary(max_size=60),
         ),
         max_size=8,
     ),

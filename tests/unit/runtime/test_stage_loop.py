@@ -74,7 +74,7 @@ class Bench:
 
     def message(self, job: int, n: Any, value: bytes | None = b"") -> FakeMessage:
         self._offset += 1
-        headers = [(h.FLOW, b"mail"), (h.SEQ, b"1")]
+        headers = [(h.HOP, b"1;1700000000000000;mail")]
         body = value if value != b"" else b'{"n": %d}' % n
         return FakeMessage(body, JOB.format(job + 1).encode(), headers, self._offset)
 
@@ -123,7 +123,7 @@ async def test_a_model_is_handed_to_the_only_emits(bench: Any) -> None:
     topic, key, value, headers = b.records(0)[1]
     assert (topic, key, value) == ("mail.out", JOB.format(1).encode(), b'{"n":7}')
     found = dict(headers)
-    assert (found[h.SEQ], found[h.FLOW], found[h.CE_TYPE]) == (b"2", b"mail", b"mail.task")
+    assert (found[h.HOP], found[h.CE_TYPE]) == (b"2;1700000000000000;mail", b"mail.task")
     assert found[h.TRACEPARENT].startswith(b"00-" + key)
 
 
@@ -224,7 +224,7 @@ async def test_a_handler_that_fails_for_good_is_dead_lettered_with_its_attempts(
     found = dict(headers)
     assert (topic, value) == ("mail.classify.dlq", b'{"n": 0}')
     assert found[h.DLQ_MESSAGE] == b"Stage classify failed 3 times: RuntimeError: broken"
-    assert (found[h.DLQ_OFFSET], found[h.SEQ]) == (b"1", b"1")
+    assert (found[h.DLQ_OFFSET], found[h.DLQ_SEQ]) == (b"1", b"2")
 
 
 @pytest.mark.parametrize(
