@@ -42,7 +42,7 @@ def _calm_garbage_collector() -> None:
     of the hot path. What was imported never becomes garbage."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 50)
+    gc.set_threshold(300_000, 10, 20)
 
 
 async def _serve(app: HandoffApp) -> None:
