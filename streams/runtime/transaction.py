@@ -86,6 +86,10 @@ class Transactor:
         self, records: Iterable[OutRecord], offsets: list[TopicPartition], metadata: Any
     ) -> Verdict:
         """Write `records` and `offsets` in one transaction."""
+        if self._producer is not None:
+            # The driver repeats requests by itself; that a connection broke meanwhile, so that the
+            # first of them may still be under way, it tells `_on_error` only when it is polled.
+            self._producer.poll(0)
         if (self._producer is None or self._tainted) and not self.open():
             return Verdict.ABORTED
         producer = self._producer
@@ -140,14 +144,13 @@ class Transactor:
 
     def _resolve(self, producer: Producer, error: KafkaError) -> Verdict:
         log.warning("commit_failed", transactional_id=self._id, error=error.str())
+        self._tainted = True
         if not error.txn_requires_abort():
-            self._tainted = True
             return Verdict.UNKNOWN
         try:
             self._settle(lambda: producer.abort_transaction(self._settings.commit_timeout_s))
         except KafkaException as e:
             log.warning("abort_failed", transactional_id=self._id, error=e.args[0].str())
-            self._tainted = True
             return Verdict.UNKNOWN
         if error.code() in _REFUSED:
             raise BadSetup(
