@@ -60,7 +60,7 @@ class Transactor:
         """
         self.close()
         while not self._stopping():
-            producer = transactional_producer(self._settings, self._id, self._on_error)
+            producer = transactional_producer(self._settings, self._id, self._on_broken)
             try:
                 producer.init_transactions(self._settings.commit_timeout_s)
             except KafkaException as e:
@@ -72,6 +72,7 @@ class Transactor:
                 log.warning("kafka_away", transactional_id=self._id, error=error.str())
                 time.sleep(_RETRY_PAUSE_S)
                 continue
+            producer.poll(0)  # what broke until now was before the epoch was raised
             self._producer, self._tainted = producer, False
             return True
         return False
@@ -87,8 +88,8 @@ class Transactor:
     ) -> Verdict:
         """Write `records` and `offsets` in one transaction."""
         if self._producer is not None:
-            # The driver repeats requests by itself; that a connection broke meanwhile, so that the
-            # first of them may still be under way, it tells `_on_error` only when it is polled.
+            # The driver repeats requests by itself. That a connection broke, so that the first of
+            # them may still be under way, it tells only when it is polled.
             self._producer.poll(0)
         if (self._producer is None or self._tainted) and not self.open():
             return Verdict.ABORTED
@@ -159,9 +160,9 @@ class Transactor:
             )
         return Verdict.ABORTED
 
-    def _on_error(self, error: KafkaError) -> None:
+    def _on_broken(self, what: str) -> None:
         self._tainted = True
-        log.debug("producer_error", transactional_id=self._id, error=error.str())
+        log.debug("connection_broke", transactional_id=self._id, what=what)
 
 
 #: The same records would be refused again: to repeat them for ever would hide it.
