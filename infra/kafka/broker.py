@@ -39,13 +39,16 @@ class PortTaken(Exception):
 class Kafka:
     """A broker over the data in `place.home`. `start` after `stop` or `kill` keeps ports and data.
 
-    Ports are those of the last run with the same data, if they are free.
+    Ports are those of the last run with the same data, if they are free. With `proxy_port` there is
+    a second listener, `port_behind_proxy`, whose clients are sent to that port of a proxy: those
+    who come by it stay behind it, the others do not notice.
     """
 
     name: Final = "kafka"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *, proxy_port: int | None = None) -> None:
         self.place = place
+        self._proxy_port = proxy_port
         self.log = place.home / "kafka.log"
         self._data = place.home / "data"
         self._properties = place.home / "server.properties"
@@ -57,6 +60,13 @@ class Kafka:
         if not self._ports:
             raise RuntimeError("Kafka has no address before its first start.")
         return f"{LOOPBACK}:{self._ports[0]}"
+
+    @property
+    def port_behind_proxy(self) -> int:
+        """Where the proxy of `proxy_port` connects to."""
+        if self._proxy_port is None or not self._ports:
+            raise RuntimeError("Only a started Kafka with a proxy_port has a port behind it.")
+        return self._ports[2]
 
     @property
     def pid(self) -> int | None:
@@ -75,7 +85,7 @@ class Kafka:
         program = java()
         self.place.home.mkdir(parents=True, exist_ok=True)
         for attempt in range(1, _PORT_TRIES + 1):
-            ports = self._ports or free_ports(2, self._last_ports())
+            ports = self._ports or free_ports(self._ports_wanted, self._last_ports())
             self._configure(ports)
             if not (self._data / "meta.properties").exists():
                 self._format([program, *_TOOL_FLAGS, *common])
@@ -85,11 +95,11 @@ class Kafka:
             except PortTaken:
                 if self._ports or attempt == _PORT_TRIES:
                     raise not_started(
-                        "Kafka", self.log, 0, f"did not get its ports {ports[0]} and {ports[1]}"
+                        "Kafka", self.log, 0, f"did not get its ports {', '.join(map(str, ports))}"
                     ) from None
                 continue
             self._ports = ports
-            (self.place.home / "ports").write_text(f"{ports[0]} {ports[1]}")
+            (self.place.home / "ports").write_text(" ".join(map(str, ports)))
             return
 
     def stop(self) -> None:
@@ -102,20 +112,31 @@ class Kafka:
         if self._process is not None:
             self._process.kill()
 
+    @property
+    def _ports_wanted(self) -> int:
+        return 2 if self._proxy_port is None else 3
+
     def _last_ports(self) -> tuple[int, ...]:
         file = self.place.home / "ports"
         return tuple(map(int, file.read_text().split())) if file.exists() else ()
 
     def _configure(self, ports: tuple[int, ...]) -> None:
-        plain, controller = ports
-        address = f"PLAINTEXT://{LOOPBACK}:{plain}"
-        lines = (
+        plain, controller, *behind_proxy = ports
+        listeners = advertised = f"PLAINTEXT://{LOOPBACK}:{plain}"
+        lines = [
             (_HERE / "server.properties").read_text(encoding="utf-8"),
-            f"listeners={address},CONTROLLER://{LOOPBACK}:{controller}",
-            f"advertised.listeners={address}",
             f"controller.quorum.voters=1@{LOOPBACK}:{controller}",
             f"log.dirs={self._data}",
-        )
+        ]
+        if behind_proxy:
+            listeners += f",PROXIED://{LOOPBACK}:{behind_proxy[0]}"
+            advertised += f",PROXIED://{LOOPBACK}:{self._proxy_port}"
+            protocols = (f"{name}:PLAINTEXT" for name in ("CONTROLLER", "PLAINTEXT", "PROXIED"))
+            lines.append(f"listener.security.protocol.map={','.join(protocols)}")
+        lines += [
+            f"listeners={listeners},CONTROLLER://{LOOPBACK}:{controller}",
+            f"advertised.listeners={advertised}",
+        ]
         self._properties.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
     def _format(self, command: list[str]) -> None:

@@ -16,6 +16,10 @@ PARTITIONER: Final = "murmur2_random"
 #: Room for a dead letter's headers and a state record's envelope around the largest payload.
 _MESSAGE_MAX_BYTES: Final = 4 * 2**20
 
+#: Facilities of librdkafka's log, and the level from which on it says that a connection broke.
+_BROKEN: Final = frozenset({"FAIL", "REQTMOUT"})
+_LOG_INFO: Final = 6
+
 ErrorCallback = Callable[[KafkaError], None]
 
 
@@ -64,14 +68,31 @@ def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[s
     }
 
 
+class _Lines:
+    """The driver's log, as a `logging.Logger` to it: the one place where it tells of every
+    connection that broke with a request under way, also if it repeated that by itself."""
+
+    def __init__(self, on_broken: Callable[[str], None]) -> None:
+        self._on_broken = on_broken
+
+    def log(self, _level: int, _template: str, facility: str, _client: str, text: str) -> None:
+        if facility in _BROKEN:
+            self._on_broken(text)
+
+
 def transactional_producer(
-    settings: Settings, transactional_id: str, on_error: ErrorCallback
+    settings: Settings, transactional_id: str, on_broken: Callable[[str], None]
 ) -> Producer:
     """A producer for group commits. The fixed id lets a restarted worker abort its predecessor's
-    open transaction at once (KIP-98)."""
+    open transaction at once (KIP-98).
+
+    `on_broken` is told, within `poll`, that a connection broke or a request timed out.
+    """
     return Producer(
         {
-            **_common(settings, on_error),
+            **_common(settings),
+            "logger": _Lines(on_broken),
+            "log_level": _LOG_INFO,
             "transactional.id": transactional_id,
             "transaction.timeout.ms": settings.transaction_timeout_ms,
             "partitioner": PARTITIONER,

@@ -62,7 +62,7 @@ class Transactor:
         """
         self.close()
         while not self._stopping():
-            producer = transactional_producer(self._settings, self._id, self._on_error)
+            producer = transactional_producer(self._settings, self._id, self._on_broken)
             try:
                 producer.init_transactions(self._settings.commit_timeout_s)
             except KafkaException as e:
@@ -74,6 +74,7 @@ class Transactor:
                 log.warning("kafka_away", transactional_id=self._id, error=error.str())
                 time.sleep(_RETRY_PAUSE_S)
                 continue
+            producer.poll(0)  # what broke until now was before the epoch was raised
             self._producer, self._tainted = producer, False
             return True
         return False
@@ -88,6 +89,10 @@ class Transactor:
         self, records: Iterable[OutRecord], offsets: list[TopicPartition], metadata: Any
     ) -> Verdict:
         """Write `records` and `offsets` in one transaction."""
+        if self._producer is not None:
+            # The driver repeats requests by itself. That a connection broke, so that the first of
+            # them may still be under way, it tells only when it is polled.
+            self._producer.poll(0)
         if (self._producer is None or self._tainted) and not self.open():
             return Verdict.ABORTED
         producer = self._producer
@@ -143,14 +148,13 @@ class Transactor:
 
     def _resolve(self, producer: Producer, error: KafkaError) -> Verdict:
         log.warning("commit_failed", transactional_id=self._id, error=error.str())
+        self._tainted = True
         if not error.txn_requires_abort():
-            self._tainted = True
             return Verdict.UNKNOWN
         try:
             self._settle(lambda: producer.abort_transaction(self._settings.commit_timeout_s))
         except KafkaException as e:
             log.warning("abort_failed", transactional_id=self._id, error=e.args[0].str())
-            self._tainted = True
             return Verdict.UNKNOWN
         if error.code() in _REFUSED:
             raise BadSetup(
@@ -159,9 +163,9 @@ class Transactor:
             )
         return Verdict.ABORTED
 
-    def _on_error(self, error: KafkaError) -> None:
+    def _on_broken(self, what: str) -> None:
         self._tainted = True
-        log.debug("producer_error", transactional_id=self._id, error=error.str())
+        log.debug("connection_broke", transactional_id=self._id, what=what)
 
 
 #: The same records would be refused again: to repeat them for ever would hide it.
