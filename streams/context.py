@@ -4,11 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from schemas.ids import traceparent
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Happened(Generic[T]):
+    """The target knows the effect; `result` is what its function would have returned."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True)
+class DidNotHappen:
+    """The target does not know the effect, and no call under way can bring it about any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """The target cannot tell; a person must. `reason` is for that person."""
+
+    reason: str
+
+
+#: What a `reconcile=` function answers.
+Reconciled = Happened[T] | DidNotHappen | Unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +47,8 @@ class EffectCall:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     idempotent: bool
+    #: Called like `fn`: asks the target whether the effect of this key happened.
+    reconcile: Callable[..., Awaitable[Reconciled[Any]]] | None = None
 
 
 class EffectRunner(Protocol):
@@ -78,15 +103,20 @@ class Context:
         fn: Callable[..., Awaitable[T]],
         *args: Any,
         idempotent: bool = False,
+        reconcile: Callable[..., Awaitable[Reconciled[T]]] | None = None,
         **kwargs: Any,
     ) -> T:
         """Do a side effect once: claim, call `fn(*args, idempotency_key=…, **kwargs)`, settle.
 
         The result is stored as JSON and read back by `fn`'s return annotation, so a redelivery gets
         the stored result and `fn` is not called. The same name with other arguments parks the job.
-        After a crash between the call and its settlement the effect is in doubt: with
-        `idempotent=True` (the target honours the key) it is repeated, otherwise the job is parked
-        and listed by `handoff effects ls --in-doubt`.
+        After a crash between the call and its settlement the outcome is unknown, and so it is when
+        `fn` raises anything but `EffectNotDone` or `BadRecord`. With `idempotent=True` (the target
+        honours the key) it is repeated. Else `reconcile`, called as `fn` is, asks the target:
+        `Happened(result)` is the result; after `DidNotHappen()` `fn` is called again, which is
+        right only if no earlier call can still come through; `Unknown(reason)`, or an exception
+        that is no `BadWorld`, leaves the effect in doubt, as there being no `reconcile` does: the
+        job is parked and listed by `handoff effects ls --in-doubt`.
 
         Raises `EffectParked`, `BadWorld`, or what `fn` raised; let all of them pass.
         """
@@ -100,6 +130,7 @@ class Context:
             args,
             kwargs,
             idempotent,
+            reconcile,
         )
         result: T = await self._effects.run(call)
         return result

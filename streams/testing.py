@@ -10,11 +10,12 @@ assert [call.name for call in effects.calls] == ["ticket"]
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from streams.context import Context, EffectCall, EffectRunner
+from streams.context import Context, DidNotHappen, EffectCall, EffectRunner, Happened, Unknown
+from streams.errors import BadRecord, BadWorld, EffectNotDone, EffectParked
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -25,10 +26,13 @@ class RecordedEffects:
 
     Without `results` an effect's function is called with its key, as in production. With `results`
     the named effects give that value, or raise it if it is an exception, and nothing is called.
-    What an effect raises is not kept: the next call with its key runs again.
+    What an effect raises is not kept: the next call with its key runs again. A `reconcile` function
+    is asked as in production: where a call of unknown outcome raised, and about effects in `died`.
     """
 
     results: Mapping[str, Any] = field(default_factory=dict)
+    #: Names of effects that an earlier attempt called, and died before it knew the outcome.
+    died: Collection[str] = ()
     #: Every request for an effect, in order; repeats too.
     calls: list[EffectCall] = field(default_factory=list)
     #: The result of each key that has one.
@@ -41,12 +45,46 @@ class RecordedEffects:
         return self.settled[call.key]
 
     async def _do(self, call: EffectCall) -> Any:
+        if call.name in self.died and not call.idempotent:
+            answer = await _reconciled(call)
+            if isinstance(answer, Happened):
+                return answer.result
+        try:
+            return await self._call(call)
+        except (BadRecord, EffectNotDone):
+            raise
+        except Exception:
+            if call.idempotent or call.reconcile is None:
+                raise
+            answer = await _reconciled(call)
+            if isinstance(answer, Happened):
+                return answer.result
+            raise
+
+    async def _call(self, call: EffectCall) -> Any:
         if call.name in self.results:
             result = self.results[call.name]
             if isinstance(result, BaseException):
                 raise result
             return result
         return await call.fn(*call.args, idempotency_key=call.key, **call.kwargs)
+
+
+async def _reconciled(call: EffectCall) -> Happened[Any] | DidNotHappen:
+    why = "it has no reconcile function"
+    if call.reconcile is not None:
+        try:
+            answer = await call.reconcile(*call.args, idempotency_key=call.key, **call.kwargs)
+        except BadWorld:
+            raise
+        except Exception as e:
+            answer = Unknown(f"its reconcile function raised {type(e).__name__}")
+        if not isinstance(answer, Unknown):
+            return answer
+        why = answer.reason
+    raise EffectParked(
+        f"Effect {call.name} may or may not have happened: {why}.", kind="in_doubt", key=call.key
+    )
 
 
 def job_context(

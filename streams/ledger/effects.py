@@ -14,10 +14,11 @@ from streams.config import Settings
 from streams.context import EffectCall
 from streams.errors import BadWorld
 from streams.ledger.batch import Batcher
+from streams.ledger.calls import Calls
 from streams.ledger.debts import Debts
-from streams.ledger.parked import parked_by_error, parked_by_result, parked_by_row
+from streams.ledger.parked import parked_by_row
 from streams.ledger.rows import Claim, Granted, Parked, Rows, Stored
-from streams.ledger.rules import Ask, Ending, Owner, Status, plan_failure
+from streams.ledger.rules import Ask, Ending, Owner, Status
 from streams.ledger.values import Answer, answer_of, fingerprint
 from streams.postgres import Pool
 
@@ -29,7 +30,6 @@ _FIRST_POLL_S: Final = 0.05
 _LAST_POLL_S: Final = 0.5
 #: How often leases, and endings that could not be written, are looked after.
 _TICK_S: Final = 1.0
-_NOTE_CHARS: Final = 200
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +40,8 @@ class _Attempt:
     #: Set while the function runs: what to renew, and when (the loop's time).
     fence: int | None = None
     renew_at: float = 0.0
+    #: When the last claim was asked for (the loop's time): its lease is not older.
+    asked_at: float = 0.0
     #: Gives back a claim whose waiter was cancelled before the answer came.
     undo: asyncio.Task[None] | None = None
 
@@ -57,6 +59,7 @@ class Ledger:
         self._rows = Rows(pool, settings, self._me)
         self._claims: Batcher[Ask, Claim] = Batcher(self._rows.claim, _MAX_BATCH)
         self._debts = Debts(self._rows)
+        self._calls = Calls(self._rows, self._debts)
         self._attempts: dict[str, _Attempt] = {}
         self._ticker: asyncio.Task[None] | None = None
 
@@ -86,27 +89,39 @@ class Ledger:
         Raises `EffectParked` (a person must look; `kind` says why), `BadWorld` (Postgres; nothing
         is lost, run again), `BadRecord` or `BadSetup` (not called: its arguments, or the function,
         are of no use), or what the function raised. After a crash at any instruction the function
-        is called again only if it is known not to have been, or if the effect is idempotent.
+        is called again only if it is known not to have been, if the effect is idempotent, or if its
+        target says that it did not happen.
         """
         answer = answer_of(call)
         ask = ask_of(call)
         # 1 One attempt per key in this process.
         attempt = await self._begin(call.key)
         try:
-            # 2 Claim, or find the answer.
-            claim = await self._claim(ask, attempt)
-            if isinstance(claim, Parked):
-                raise parked_by_row(call, claim)
-            if isinstance(claim, Granted):
-                attempt.renew_at = asyncio.get_running_loop().time() + self._lease_s / 3
-                attempt.fence = claim.fence
-                # 3 Call, and 4 settle.
-                claim = await self._call(call, ask, claim, answer)
+            claim: Granted | Stored | Parked | None = None
+            while not isinstance(claim, Stored):
+                # 2 Claim, or find the answer.
+                claim = await self._claim(ask, attempt)
+                if isinstance(claim, Parked):
+                    raise parked_by_row(call, claim)
+                if isinstance(claim, Granted):
+                    # 3 Call, or ask the target first, and 4 settle. None: fenced before the call.
+                    claim = await self._run(call, ask, claim, answer, attempt)
         finally:
             attempt.fence = None
             if attempt.undo is None:
                 self._finish(call.key, attempt)
         return answer.read(claim.result, call)
+
+    async def _run(
+        self, call: EffectCall, ask: Ask, claim: Granted, answer: Answer, attempt: _Attempt
+    ) -> Stored | None:
+        now = asyncio.get_running_loop().time()
+        attempt.renew_at = now + self._lease_s / 3
+        attempt.fence = claim.fence
+        # This process was stopped, or its loop blocked, since it asked: not much of the lease is
+        # left, or nothing.
+        stale = now - attempt.asked_at > self._lease_s / 2
+        return await self._calls.run(call, ask, claim, answer, stale=stale)
 
     # 1 One attempt per key in this process.
 
@@ -131,6 +146,8 @@ class Ledger:
         """The answer of the ledger, after any live attempt of another worker has ended."""
         poll_s = _FIRST_POLL_S
         while True:
+            attempt.fence = None
+            attempt.asked_at = asyncio.get_running_loop().time()
             asked = self._claims.submit(ask)
             try:
                 claim = await asyncio.shield(asked)
@@ -154,33 +171,6 @@ class Ledger:
             self._debts.owe(_never_called(ask, None))
         finally:
             self._finish(ask.key, attempt)
-
-    # 3 Call, and 4 settle.
-
-    async def _call(self, call: EffectCall, ask: Ask, claim: Granted, answer: Answer) -> Stored:
-        try:
-            result = await call.fn(*call.args, idempotency_key=call.key, **call.kwargs)
-        except BaseException as e:
-            status = plan_failure(e, idempotent=call.idempotent, first=claim.first)
-            told = self._debts.tell(_ending(ask, claim, status, note=_note(e)))
-            if not isinstance(e, Exception):
-                raise  # cancelled: the ending is written behind our back
-            await asyncio.shield(told)
-            if status is Status.IN_DOUBT:
-                raise parked_by_error(call, e) from e
-            raise
-        try:
-            text = answer.write(result)
-        except ValueError as e:
-            note = "happened, but its result cannot be stored"
-            await asyncio.shield(self._debts.tell(_ending(ask, claim, Status.IN_DOUBT, note=note)))
-            raise parked_by_result(call, e) from e
-        reply = await asyncio.shield(
-            self._debts.tell(_ending(ask, claim, Status.DONE, result=text))
-        )
-        if isinstance(reply, Stored):
-            return reply
-        raise parked_by_row(call, reply or Parked("in_doubt", None))
 
     # Beside the calls.
 
@@ -218,13 +208,8 @@ def ask_of(call: EffectCall) -> Ask:
         stage=call.stage,
         fingerprint=fingerprint(call),
         idempotent=call.idempotent,
+        reconcilable=call.reconcile is not None,
     )
-
-
-def _ending(
-    ask: Ask, claim: Granted, status: Status, *, result: str | None = None, note: str | None = None
-) -> Ending:
-    return Ending(ask.key, ask.fingerprint, status, claim.fence, result, note)
 
 
 def _never_called(ask: Ask, claim: Granted | None) -> Ending:
@@ -237,10 +222,3 @@ def _never_called(ask: Ask, claim: Granted | None) -> Ending:
         claim.fence if claim is not None else None,
         note="claimed and not called",
     )
-
-
-def _note(error: BaseException) -> str:
-    """One line for `handoff effects ls`, in characters that Postgres can keep."""
-    line = (str(error).strip().splitlines() or [""])[0]
-    text = f"{type(error).__name__}: {line}" if line else type(error).__name__
-    return text[:_NOTE_CHARS].replace("\0", "").encode("utf-8", "replace").decode()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from streams.context import EffectCall
 from streams.errors import EffectParked
 from streams.ledger.rows import Parked
-from streams.ledger.rules import Row, Status
+from streams.ledger.rules import Row, Status, past_of
 
 _NEXT = "Find out at the target whether it happened: handoff effects ls --in-doubt."
 
@@ -29,12 +29,19 @@ def parked_by_row(call: EffectCall, parked: Parked) -> EffectParked:
     return _parked(call, parked.kind, why)
 
 
-def parked_by_error(call: EffectCall, error: Exception) -> EffectParked:
-    """The function raised, which does not tell whether the effect happened."""
+def parked_by_error(call: EffectCall, error: Exception, target: str = "") -> EffectParked:
+    """The function raised, which does not tell whether the effect happened; nor does the target."""
+    asked = f", and {target}" if target else ""
     why = (
-        f"may or may not have happened: its function raised {type(error).__name__}. It is not "
-        f"declared idempotent, so it will not be called again. {_NEXT[:-1]}"
+        f"may or may not have happened: its function raised {type(error).__name__}{asked}. It is "
+        f"not declared idempotent, so it will not be called again. {_NEXT[:-1]}"
     )
+    return _parked(call, "in_doubt", why)
+
+
+def parked_by_target(call: EffectCall, note: str) -> EffectParked:
+    """The target was asked about a dead attempt, and cannot tell."""
+    why = f"may or may not have happened: {note}. So it was not called again. {_NEXT[:-1]}"
     return _parked(call, "in_doubt", why)
 
 
@@ -51,7 +58,7 @@ def parked_by_result(call: EffectCall, error: ValueError) -> EffectParked:
 def _past(row: Row) -> str:
     if row.status is Status.DONE:
         return "it is done with the first ones"
-    return row.note or f"attempt {row.fence} of slot {row.slot} ended without an answer"
+    return past_of(row)
 
 
 def _parked(call: EffectCall, kind: str, why: str) -> EffectParked:

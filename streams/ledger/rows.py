@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from streams.config import Settings
-from streams.ledger.rules import Ask, Ending, Owner, Row, Status, Step, plan_claim
+from streams.ledger.rules import Ask, Ending, Owner, Row, Status, Step, past_of, plan_claim
 from streams.postgres import Conn, Pool, load_queries, pooled
 
 _SQL: Final = load_queries("streams.ledger")
@@ -21,10 +21,15 @@ _SQL: Final = load_queries("streams.ledger")
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The claim is ours. `first`: no attempt before it is of unknown outcome."""
+    """The claim is ours. `first`: no attempt before it is of unknown outcome.
+
+    `asking`: not for a call, but to ask the target about the attempt that `past` describes.
+    """
 
     fence: int
     first: bool
+    asking: bool = False
+    past: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,10 @@ class Parked:
 
 
 Claim = Granted | Stored | Held | Parked
+
+_TAKES: Final = (Step.CLAIM_AFRESH, Step.TAKE_OVER, Step.RECONCILE)
+#: Endings after which a row may hold another answer than this attempt's.
+_DECIDED: Final = (Status.DONE, Status.IN_DOUBT)
 
 
 class Rows:
@@ -86,20 +95,25 @@ class Rows:
         return claims
 
     async def _retake(self, conn: Conn, plans: list[tuple[Ask, Row, Step]]) -> dict[str, Claim]:
-        takes = {
-            ask.key: (ask, row, step)
-            for ask, row, step in plans
-            if step in (Step.CLAIM_AFRESH, Step.TAKE_OVER)
-        }
+        takes: dict[str, tuple[Ask, Row, Granted]] = {}
+        for ask, row, step in plans:
+            if step in _TAKES:
+                past = past_of(row) if step is Step.RECONCILE else ""
+                first, asking = step is Step.CLAIM_AFRESH, step is Step.RECONCILE
+                takes[ask.key] = ask, row, Granted(row.fence + 1, first, asking, past)
         asks = [
-            {**asdict(ask), "fence": row.fence, "status": row.status}
-            for ask, row, _ in takes.values()
+            {
+                **asdict(ask),
+                "fence": row.fence,
+                "status": row.status,
+                "asking": granted.asking,
+                "past_unknown": not granted.first,
+                "note": granted.past or None,
+            }
+            for ask, row, granted in takes.values()
         ]
         taken = await self._keys(conn, "retake_claims", asks=asks) if asks else ()
-        return {
-            key: Granted(takes[key][1].fence + 1, first=takes[key][2] is Step.CLAIM_AFRESH)
-            for key in taken
-        }
+        return {key: takes[key][2] for key in taken}
 
     async def _note(self, conn: Conn, plans: list[tuple[Ask, Row, Step]]) -> dict[str, Claim]:
         found = {
@@ -114,28 +128,42 @@ class Rows:
         return {key: Parked(kinds[found[key][1]], found[key][0]) for key in noted}
 
     async def end(self, endings: Sequence[Ending]) -> list[Stored | Parked | None]:
-        """Write what attempts say; for each that is done, the result that counts."""
+        """Write what attempts say; for each that is done, the result that counts.
+
+        None for the others, unless one that wanted to be in doubt turns out to be done.
+        """
         async with self._connection() as conn:
             written = set(await self._keys(conn, "end_attempts", told=endings))
-            late = [e.key for e in endings if e.status is Status.DONE and e.key not in written]
+            late = [e.key for e in endings if e.status in _DECIDED and e.key not in written]
             rows = await self._read(conn, late) if late else {}
         return [self._answer(e, e.key in written, rows.get(e.key)) for e in endings]
 
     @staticmethod
     def _answer(ending: Ending, written: bool, row: Row | None) -> Stored | Parked | None:
-        if ending.status is not Status.DONE:
-            return None
         if written:
-            return Stored(ending.result or "null")
-        if row is None or row.fingerprint != ending.fingerprint:
+            return Stored(ending.result or "null") if ending.status is Status.DONE else None
+        same = row is not None and row.fingerprint == ending.fingerprint
+        if ending.status is not Status.DONE:
+            settled = same and row is not None and row.status is Status.DONE
+            return Stored(row.result or "null") if settled and row is not None else None
+        if row is None or not same:
             return Parked("in_doubt" if row is None else "fingerprint_mismatch", row)
         return Stored(row.result or "null")
 
     async def renew(self, fences: dict[str, int]) -> None:
         """Give the live claims of this process a whole lease again, in one statement."""
         async with self._connection() as conn:
-            live = [{"key": k, "fence": f} for k, f in fences.items()]
+            live = [{"key": k, "fence": f, "recalled": False} for k, f in fences.items()]
             await self._keys(conn, "renew_leases", live=live)
+
+    async def confirm(self, key: str, fence: int, *, recalled: bool = False) -> bool:
+        """A whole lease again, if the claim is still ours; False if it is not.
+
+        `recalled`: the target said that nothing has happened, and a call follows.
+        """
+        async with self._connection() as conn:
+            live = [{"key": key, "fence": fence, "recalled": recalled}]
+            return bool(await self._keys(conn, "renew_leases", live=live))
 
     def _connection(self) -> AbstractAsyncContextManager[Conn]:
         return pooled(self._pool, self._settings, deadline_s=self._deadline_s)
@@ -159,6 +187,5 @@ class Rows:
 
 def _verdict(step: Step, row: Row) -> dict[str, str | None]:
     if step is Step.DOUBT:
-        why = f"attempt {row.fence} of slot {row.slot} ended without an answer"
-        return {"status": Status.IN_DOUBT, "note": why}
+        return {"status": Status.IN_DOUBT, "note": past_of(row)}
     return {"status": None, "note": "asked for again with other arguments"}

@@ -3,7 +3,10 @@
 (no row) --claim--> claimed --call, settle--> done
                        |--known not to have happened--> released --claim--> claimed
                        |--unknown, idempotent--> claimed, its lease given up --claim--> claimed
-                       `--unknown, not idempotent--> in_doubt --late settlement--> done
+                       |--unknown, the target can be asked--> claimed --happened--> done
+                       |                                         `--did not--> released
+                       `--unknown otherwise--> in_doubt --late settlement, resolve--> done
+                                                  `--resolve--> released
 """
 
 from __future__ import annotations
@@ -46,6 +49,8 @@ class Ask:
     stage: str
     fingerprint: str
     idempotent: bool
+    #: The target can be asked whether the effect happened.
+    reconcilable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,9 @@ class Step(Enum):
     CLAIM_AFRESH = "claim afresh"
     #: Claim after an attempt of unknown outcome; the target sees the same key again.
     TAKE_OVER = "take over"
+    #: Claim in order to ask the target about an attempt of unknown outcome, and call only if it
+    #: says that nothing happened.
+    RECONCILE = "reconcile"
     #: The stored result is the answer.
     ANSWER = "answer"
     #: A live attempt of another worker: ask again later.
@@ -92,13 +100,18 @@ def plan_claim(row: Row, ask: Ask, me: Owner) -> Step:
         return Step.MISMATCH
     if row.status is Status.DONE:
         return Step.ANSWER
-    # Both: an earlier release of the stage may have called a target that honours no key.
-    repeatable = row.idempotent and ask.idempotent
-    if row.status is Status.IN_DOUBT:
-        return Step.TAKE_OVER if repeatable else Step.PARK
-    if is_alive(row, me):
+    if row.status is Status.CLAIMED and is_alive(row, me):
         return Step.WAIT
-    return Step.TAKE_OVER if repeatable else Step.DOUBT
+    return _plan_unknown(row, ask)
+
+
+def _plan_unknown(row: Row, ask: Ask) -> Step:
+    # Both: an earlier release of the stage may have called a target that honours no key.
+    if row.idempotent and ask.idempotent:
+        return Step.TAKE_OVER
+    if ask.reconcilable:
+        return Step.RECONCILE
+    return Step.PARK if row.status is Status.IN_DOUBT else Step.DOUBT
 
 
 def is_alive(row: Row, me: Owner) -> bool:
@@ -110,12 +123,18 @@ def is_alive(row: Row, me: Owner) -> bool:
     return row.slot != me.slot and not row.expired
 
 
+def past_of(row: Row) -> str:
+    """What is known of the last attempt, for people: a note, or who it was."""
+    return row.note or f"attempt {row.fence} of slot {row.slot} ended without an answer"
+
+
 @dataclass(frozen=True, slots=True)
 class Ending:
     """What an attempt says about its claim.
 
     `status` claimed means: unknown, lease given up. `fence` None names whatever claim this process
-    holds: it asked for one and the answer was lost, so it never called.
+    holds: it asked for one and the answer was lost, so it never called. `called`: the result is of
+    this attempt's own call, so another attempt that is done as well did it a second time.
     """
 
     key: str
@@ -124,14 +143,18 @@ class Ending:
     fence: int | None
     result: str | None = None
     note: str | None = None
+    called: bool = False
 
 
-def plan_failure(error: BaseException, *, idempotent: bool, first: bool) -> Status:
+def plan_failure(
+    error: BaseException, *, idempotent: bool, first: bool, reconcilable: bool = False
+) -> Status:
     """What is known of an effect whose function raised (or was cancelled in the middle).
 
     `first`: no earlier attempt at this key is of unknown outcome. Otherwise "not done" speaks only
-    for the last call, and the key stays bound to its arguments.
+    for the last call, and the key stays bound to its arguments. Claimed: unknown, and a way on is
+    left, to repeat it or to ask the target.
     """
     if first and isinstance(error, BadRecord | EffectNotDone):
         return Status.RELEASED
-    return Status.CLAIMED if idempotent else Status.IN_DOUBT
+    return Status.CLAIMED if idempotent or reconcilable else Status.IN_DOUBT

@@ -124,24 +124,48 @@ def answer_of(call: EffectCall) -> Answer:
     """
     if "\0" in call.key:
         raise BadSetup(f"Effect name {call.name!r} holds a NUL, which Postgres cannot store.")
-    # A bound method is a new object each time; what it wraps is not.
-    inner = getattr(call.fn, "__func__", call.fn)
-    answer, signature = _known(inner)
-    if signature is not None:
-        me = (getattr(call.fn, "__self__", None),) if inner is not call.fn else ()
-        try:
-            signature.bind(*me, *call.args, **{"idempotency_key": call.key, **call.kwargs})
-        except TypeError as e:
-            raise BadSetup(
-                f"Effect {call.name} of stage {call.stage} cannot call {_name(call.fn)}: {e}. It "
-                "is called with the effect's arguments and idempotency_key=."
-            ) from e
+    answer, signature = _known(_inner(call.fn))
+    _check_call(call, call.fn, signature)
+    if call.reconcile is not None:
+        _check_call(call, call.reconcile, _signature_of(_inner(call.reconcile)))
     if "idempotency_key" in call.kwargs:
         raise BadSetup(
             f"Effect {call.name} of stage {call.stage}: idempotency_key is passed by the ledger; "
             "leave it out."
         )
     return answer
+
+
+def _inner(fn: Callable[..., Any]) -> Any:
+    # A bound method is a new object each time; what it wraps is not.
+    return getattr(fn, "__func__", fn)
+
+
+def _check_call(
+    call: EffectCall, fn: Callable[..., Any], signature: inspect.Signature | None
+) -> None:
+    if signature is None:
+        return
+    me = (getattr(fn, "__self__", None),) if _inner(fn) is not fn else ()
+    try:
+        signature.bind(*me, *call.args, **{"idempotency_key": call.key, **call.kwargs})
+    except TypeError as e:
+        raise BadSetup(
+            f"Effect {call.name} of stage {call.stage} cannot call {_name(fn)}: {e}. It is called "
+            "with the effect's arguments and idempotency_key=."
+        ) from e
+
+
+_signatures: WeakKeyDictionary[Any, inspect.Signature | None] = WeakKeyDictionary()
+
+
+def _signature_of(fn: Callable[..., Any]) -> inspect.Signature | None:
+    try:
+        if fn not in _signatures:
+            _signatures[fn] = _signature(fn)
+        return _signatures[fn]
+    except TypeError:  # neither hashable nor weakly referable
+        return _signature(fn)
 
 
 def _known(fn: Callable[..., Any]) -> tuple[Answer, inspect.Signature | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -31,6 +32,7 @@ asks = st.builds(
     stage=st.just("act"),
     fingerprint=prints,
     idempotent=st.booleans(),
+    reconcilable=st.booleans(),
 )
 rows = st.builds(
     Row,
@@ -54,6 +56,18 @@ def test_an_effect_that_may_have_happened_is_called_again_only_if_both_runs_call
     if row.status is not Status.RELEASED and plan_claim(row, ask, me) in CALLS:
         assert row.idempotent
         assert ask.idempotent
+
+
+@given(rows, asks, owners)
+def test_the_target_is_asked_exactly_where_doubt_or_parking_would_be_the_answer(
+    row: Row, ask: Ask, me: Owner
+) -> None:
+    without = plan_claim(row, replace(ask, reconcilable=False), me)
+    step = plan_claim(row, replace(ask, reconcilable=True), me)
+    if without in (Step.DOUBT, Step.PARK):
+        assert step is Step.RECONCILE
+    else:
+        assert step is without
 
 
 @given(rows, asks, owners)
@@ -109,6 +123,8 @@ def test_an_error_that_says_not_done_releases_the_effect(
 def test_any_other_error_leaves_the_outcome_unknown(error: BaseException) -> None:
     assert plan_failure(error, idempotent=True, first=True) is Status.CLAIMED
     assert plan_failure(error, idempotent=False, first=True) is Status.IN_DOUBT
+    asked = plan_failure(error, idempotent=False, first=True, reconcilable=True)
+    assert asked is Status.CLAIMED
 
 
 def test_not_done_after_an_unknown_outcome_speaks_only_for_the_last_call() -> None:

@@ -1,0 +1,52 @@
+-- Claims and effects that no record can ask for any more. Each statement looks at one slice of time, from
+-- the oldest on, so its cost does not depend on how much is old and must stay.
+
+-- name: claim_slice
+-- The end of the slice that begins after `after`: so many rows, and all that share the last one's time.
+SELECT coalesce(
+    (SELECT claimed_at FROM claims WHERE claimed_at > %(after)s AND claimed_at < %(before)s
+     ORDER BY claimed_at OFFSET %(rows)s - 1 LIMIT 1),
+    (SELECT max(claimed_at) FROM claims WHERE claimed_at > %(after)s AND claimed_at < %(before)s)
+) AS upto;
+
+-- name: prune_claims
+-- Claims of jobs that are over, except those of steps that a dead letter or a timer can bring back: letters
+-- do not expire, and a second redrive is known by the claim of the first.
+WITH doomed AS (
+    SELECT c.trace_id, c.stage, c.seq, c.generation
+    FROM claims AS c JOIN jobs AS j USING (trace_id)
+    WHERE c.claimed_at > %(after)s AND c.claimed_at <= %(upto)s
+      AND j.status IN ('done', 'cancelled') AND j.updated_at < %(before)s
+      AND NOT EXISTS (
+          SELECT FROM job_history AS h
+          WHERE h.trace_id = c.trace_id AND h.seq = c.seq - 1 AND h.status IN ('failed', 'waiting')
+      )
+    FOR UPDATE OF c SKIP LOCKED
+), pruned AS (
+    DELETE FROM claims AS c USING doomed
+    WHERE NOT %(dry_run)s AND c.trace_id = doomed.trace_id AND c.stage = doomed.stage
+      AND c.seq = doomed.seq AND c.generation = doomed.generation
+)
+SELECT count(*) AS rows FROM doomed;
+
+-- name: effect_slice
+SELECT coalesce(
+    (SELECT claimed_at FROM effects
+     WHERE status IN ('done', 'released') AND claimed_at > %(after)s AND claimed_at < %(before)s
+     ORDER BY claimed_at OFFSET %(rows)s - 1 LIMIT 1),
+    (SELECT max(claimed_at) FROM effects
+     WHERE status IN ('done', 'released') AND claimed_at > %(after)s AND claimed_at < %(before)s)
+) AS upto;
+
+-- name: prune_effects
+-- Effects of jobs that are over. Those of failed and parked jobs stay: a redrive asks for them again.
+WITH doomed AS (
+    SELECT e.key
+    FROM effects AS e JOIN jobs AS j USING (trace_id)
+    WHERE e.status IN ('done', 'released') AND e.claimed_at > %(after)s AND e.claimed_at <= %(upto)s
+      AND j.status IN ('done', 'cancelled') AND j.updated_at < %(before)s
+    FOR UPDATE OF e SKIP LOCKED
+), pruned AS (
+    DELETE FROM effects AS e USING doomed WHERE NOT %(dry_run)s AND e.key = doomed.key
+)
+SELECT count(*) AS rows FROM doomed;
