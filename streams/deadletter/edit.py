@@ -17,13 +17,27 @@ _FAULTS = 20
 def as_text(payload: bytes | None) -> str:
     """A payload for people: JSON with one field a line, otherwise text; bytes that are no UTF-8 and
     control characters as escapes, so that no payload speaks to the terminal."""
-    if payload is None:
-        return ""
-    try:
-        text = json.dumps(json.loads(payload), indent=2, ensure_ascii=False)
-    except (ValueError, RecursionError):
-        text = payload.decode(errors="backslashreplace")
+    text = for_editor(payload)
     return "".join(c if c.isprintable() or c in "\n\t" else _escaped(c) for c in text)
+
+
+def for_editor(payload: bytes | None) -> str:
+    """A payload as a person edits it: JSON with one field a line, otherwise text."""
+    try:
+        document = json.loads(payload or b"")
+        text = json.dumps(document, indent=2, ensure_ascii=False)
+        # Halves of surrogate pairs can be written as escapes only.
+        return text if _is_utf8(text) else json.dumps(document, indent=2)
+    except (ValueError, RecursionError):
+        return (payload or b"").decode(errors="backslashreplace")
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _escaped(character: str) -> str:
@@ -53,8 +67,8 @@ def set_fields(payload: bytes | None, assignments: Sequence[str]) -> bytes:
         ).encode()
     except ValueError:
         raise BadRecord(
-            "The payload holds a number or text that JSON cannot write again. Give a whole one with "
-            "--file."
+            "The payload holds a number or text that JSON cannot write again. Give a whole one "
+            "with --file."
         ) from None
 
 

@@ -115,7 +115,7 @@ class Redrive:
         report = self.report
         sent: set[Place] = set()
         gone = {head.place: head for head in heads}
-        for chunk in _chunks(self._reader.at(gone), self._chunk_letters):
+        for chunk in chunks(self._reader.at(gone), self._chunk_letters):
             self._pace()
             for letter in chunk:
                 gone.pop(letter.place, None)
@@ -184,7 +184,8 @@ def went_well(step: NextStep) -> bool:
     )
 
 
-def _chunks(letters: Iterable[Letter], size: int) -> Iterator[list[Letter]]:
+def chunks(letters: Iterable[Letter], size: int) -> Iterator[list[Letter]]:
+    """`letters` in lists of at most `size`."""
     letters = iter(letters)
     while chunk := list(islice(letters, size)):
         yield chunk
