@@ -30,6 +30,11 @@ BORN: Final = "handoff_born"
 FLOW: Final = "handoff_flow"
 #: `traceparent` of whatever submitted the job: its trace is not the job's, so it becomes a link.
 LINK: Final = "handoff_link"
+#: Of a redriven record, the first one: place of the dead letter, `topic/partition/offset`. A record
+#: with it may be a copy of another, so its step is claimed.
+REDRIVE: Final = "handoff_redrive"
+#: What begins so speaks of one delivery; of these only `LINK` belongs to the job.
+OURS: Final = "handoff_"
 
 #: Names of Kafka's own dead-letter headers (KIP-1191).
 DLQ_TOPIC: Final = "__dlq.errors.topic"

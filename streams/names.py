@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+_DEAD_LETTERS = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)\.dlq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,13 @@ class Names:
 
     def dead_letter_topic(self, flow: str, stage: str) -> str:
         return f"{self.prefix}{flow}.{stage}.dlq"
+
+    def of_dead_letters(self, topic: str) -> tuple[str, str] | None:
+        """Flow and stage whose dead letters `topic` holds; None if it is no such topic of ours."""
+        if not topic.startswith(self.prefix):
+            return None
+        found = _DEAD_LETTERS.fullmatch(topic.removeprefix(self.prefix))
+        return None if found is None else (found[1], found[2])
 
     @property
     def job_state_topic(self) -> str:

@@ -27,6 +27,7 @@ _MODULES = {
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
     "effects": "streams.cli.effects",
+    "dlq": "streams.cli.dlq",
     "topics": "streams.cli.topics",
     "db": "streams.cli.db",
 }

@@ -23,8 +23,14 @@ from streams.kafka.clients import (
     reading_consumer,
     transactional_producer,
 )
-from streams.kafka.faults import blame, fenced
-from streams.kafka.offsets import committed_offsets, end_offsets, low_watermarks, seed_offsets
+from streams.kafka.faults import WORLD, blame, fenced
+from streams.kafka.offsets import (
+    committed_offsets,
+    end_offsets,
+    low_watermarks,
+    offsets_since,
+    seed_offsets,
+)
 from streams.kafka.topics import (
     TopicFacts,
     change_topic_config,
@@ -32,10 +38,12 @@ from streams.kafka.topics import (
     delete_topics,
     describe_topics,
     topic_config,
+    topic_names,
 )
 
 __all__ = [
     "OFFSET_INVALID",
+    "WORLD",
     "AdminClient",
     "Consumer",
     "KafkaError",
@@ -58,9 +66,11 @@ __all__ = [
     "group_consumer",
     "idempotent_producer",
     "low_watermarks",
+    "offsets_since",
     "pull",
     "reading_consumer",
     "seed_offsets",
     "topic_config",
+    "topic_names",
     "transactional_producer",
 ]

@@ -59,6 +59,14 @@ def low_watermarks(settings: Settings, admin: AdminClient, topic: TopicFacts) ->
     )
 
 
+def offsets_since(
+    settings: Settings, admin: AdminClient, topic: TopicFacts, epoch_ms: int
+) -> dict[int, int]:
+    """First offset of each partition whose timestamp is `epoch_ms` or later, -1 where none is."""
+    spec = OffsetSpec.for_timestamp(epoch_ms)
+    return _list_offsets(settings, admin, topic, spec, f"reading times of {topic.name}")
+
+
 def committed_offsets(
     settings: Settings, group: str, topic: TopicFacts
 ) -> dict[int, TopicPartition]:

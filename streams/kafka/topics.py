@@ -51,6 +51,12 @@ def describe_topics(
     return facts
 
 
+def topic_names(settings: Settings, admin: AdminClient) -> list[str]:
+    """Names of all topics of the cluster, sorted."""
+    with blame(settings, "listing topics"):
+        return sorted(admin.list_topics(timeout=ADMIN_TIMEOUT_S).topics)
+
+
 def _uuid(topic_id: Any) -> UUID:
     high = topic_id.get_most_significant_bits() & (2**64 - 1)
     low = topic_id.get_least_significant_bits() & (2**64 - 1)

@@ -46,7 +46,8 @@ class Result(NamedTuple):
 class Delivery:
     """A record on its way through a stage, and in the end the records that it leads to.
 
-    `fault` says why it can never be processed, if so. `claimable`: a new job whose key is its id.
+    `fault` says why it can never be processed, if so. `claimable`: a new job whose key is its id,
+    or a redrive; there may be another record that does the same step.
     """
 
     # Class attributes are the usual values: a record that has nothing special sets five fields.
@@ -144,6 +145,7 @@ class Delivery:
         if self.fault is None:
             self.job_id = text
             self.key = text.encode()
+            self.claimable = h.REDRIVE in found and self.message.value() is not None
         else:
             # It is no step of the job whose key it may bear, so it must not write one.
             self.seq = _FIRST_STEP

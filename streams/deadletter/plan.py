@@ -1,0 +1,91 @@
+"""From a letter to the record that brings its job back. Pure.
+
+The record goes to the stage's own topic: key = the job's id, `handoff_redrive` first, so that the
+worker claims the step, `handoff_seq` = the step that failed, so that it does the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from schemas import headers as h
+from streams.deadletter.letters import Header, Letter, Place, System
+from streams.names import Names
+
+_BORN_DIGITS: Final = 16
+
+
+class Redriven(NamedTuple):
+    """A record to produce."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    headers: list[Header]
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A letter that cannot be redriven, and why, as a sentence."""
+
+    place: Place
+    job: str
+    reason: str
+
+
+def plan_redrive(letter: Letter, names: Names, value: bytes | None = None) -> Redriven | Refused:
+    """The record that redrives `letter`, with `value` instead of its own payload if given."""
+    reason = _obstacle(letter, names)
+    payload = letter.value if value is None else value
+    if reason is None and payload is None:
+        reason = "It has no payload, so it is a tombstone and no job."
+    if reason is not None or payload is None:
+        return Refused(letter.place, letter.job, reason or "")
+    headers: list[Header] = [
+        (h.REDRIVE, str(letter.place).encode()),
+        (h.SEQ, b"%d" % letter.seq),
+        (h.FLOW, letter.flow.encode()),
+        (h.BORN, _born(letter)),
+        *(x for x in letter.headers if _belongs_to_job(x[0])),
+    ]
+    topic = names.stage_topic(letter.flow, letter.stage)
+    return Redriven(topic, letter.job.encode(), payload, headers)
+
+
+def _obstacle(letter: Letter, names: Names) -> str | None:
+    if letter.system is not System.HANDOFF:
+        who = "nobody known" if letter.system is System.UNKNOWN else letter.system.value
+        return (
+            f"It was written by {who}, not by a stage, so it belongs to no job. Submit its payload "
+            "as a new job, or redrive it with the tools of that system."
+        )
+    if not letter.flow:
+        return (
+            f"{letter.place.topic} is no dead-letter topic of this installation (check "
+            "HANDOFF_PREFIX), so its stage is not known."
+        )
+    stage_topic = names.stage_topic(letter.flow, letter.stage)
+    if letter.origin.topic != stage_topic:
+        return (
+            f"It says that its record came from {letter.origin.topic}, not from {stage_topic}: it "
+            "was copied here from another installation."
+        )
+    if not letter.seq:
+        return f"Its header {h.DLQ_SEQ} names no step, so the next one is not known."
+    return None
+
+
+def _belongs_to_job(name: str) -> bool:
+    """What speaks of one delivery (its step, attempt, timer, redrive) is written anew each time, so
+    that a record does not grow from round to round."""
+    return name == h.LINK or not name.startswith(h.OURS)
+
+
+def _born(letter: Letter) -> bytes:
+    """When the job was accepted, epoch microseconds: as its record said, or when that came."""
+    said = dict(letter.headers).get(h.BORN)
+    if said and said.isdigit() and len(said) <= _BORN_DIGITS:
+        return said
+    came_ms = letter.origin.timestamp_ms
+    return b"%d" % ((letter.at_ms if came_ms is None or came_ms < 0 else came_ms) * 1000)

@@ -1,0 +1,338 @@
+"""Redrive on real services: whoever runs it, however often and wherever it dies, a job goes on once.
+
+A letter is of step 2: `work` failed a job that a hand-off (step 1) had brought. Redriven, `work` does
+step 3 and `finish` step 4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+
+from schemas import headers as h
+from schemas.state import Status
+from streams.config import Settings
+from streams.deadletter import redrive
+from tests.support.commands import Command, Completed
+from tests.support.flows import Job
+from tests.support.judge import (
+    assert_no_step_twice,
+    assert_projection_is_the_fold,
+    doubles,
+    steps_by_job,
+)
+from tests.support.rig import Rig, job_id
+from tests.support.topics import Record
+from tests.support.worker import environment
+
+pytestmark = pytest.mark.services
+
+MENDED = "tests.support.mended:flow"
+STAGES = ("work", "finish", "projector")
+ALL = ("--filter", "stage=work", "--yes")
+
+
+def letters_of(rig: Rig, jobs: int, **fields: object) -> list[str]:
+    """Jobs that `work` has failed, one letter each; the worker that did it has stopped."""
+    ids = [job_id(n) for n in range(jobs)]
+    worker = rig.worker("work", "projector")
+    rig.hand_off("work", [(i, 1, Job(n=n, fault="reject", **fields)) for n, i in enumerate(ids)])
+    rig.wait(lambda: len(rig.dead_letters("work")) >= jobs, f"{jobs} letters")
+    rig.wait_drained("work")
+    assert_projection_is_the_fold(rig)
+    assert worker.stop() == 0
+    return ids
+
+
+def assert_each_has_one_result(rig: Rig, ids: Collection[str]) -> None:
+    """By job-state, the sink and the steps; the failed step stays in the history."""
+    rig.wait_drained("work", "finish")
+    assert_no_step_twice(rig)
+    steps = steps_by_job(rig.states())
+    for trace_id in ids:
+        told = [(s.seq, s.stage, s.status, s.attempts) for s in steps[trace_id]]
+        assert told == [
+            (2, "work", Status.FAILED, 1),
+            (3, "work", Status.RUNNING, 1),
+            (4, "finish", Status.DONE, 1),
+        ], trace_id
+    assert Counter(r.job for r in rig.records("done")) == Counter(ids)
+    assert_projection_is_the_fold(rig)
+
+
+def redriven_records(rig: Rig) -> list[Record]:
+    return [r for r in rig.records("work") if r.header(h.REDRIVE)]
+
+
+def actions(rig: Rig, action: str = "redrive") -> list[dict[str, object]]:
+    return rig.sql("SELECT * FROM dead_letter_actions WHERE action = %s ORDER BY id", action)
+
+
+def killed_redrive(rig: Rig, point: str) -> None:
+    """The command in a process of its own, which ends at `point`."""
+    settings = rig.settings.model_copy(update={"crash_point": point})
+    done = subprocess.run(
+        [sys.executable, "-m", "streams.cli", "dlq", "redrive", *ALL],
+        env=environment(settings),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+def ran(completed: Completed, code: int = 0) -> Completed:
+    assert completed.returncode == code, (completed.stdout, completed.stderr)
+    return completed
+
+
+def test_letters_redriven_twice_yield_one_result_and_one_effect_each(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        handoff = Command(settings, tmp_path)
+        ids = letters_of(rig, 20, effect="once")
+        ran(handoff("dlq", "redrive", *ALL, "--as", "anna", "--reason", "mended"))
+        assert "No open letter fits" in ran(handoff("dlq", "redrive", *ALL)).stderr
+        # By id they are taken as they stand; and once more by a program.
+        ran(handoff("dlq", "redrive", *ids))
+        report = asyncio.run(redrive(settings, [*ids[:5], "feed"], who="a program"))
+        assert (report.redriven, [x.place.topic for x in report.refused]) == (5, ["feed"])
+        assert len(redriven_records(rig)) == 45
+        rig.worker(*STAGES, app=MENDED)
+        assert_each_has_one_result(rig, ids)
+        assert rig.sql("SELECT records FROM skips WHERE reason = 'duplicate'") == [{"records": 25}]
+        # The effect was done by the run that failed, and is answered from the ledger since.
+        assert sorted(n for _, n in rig.target.calls) == list(range(20))
+        done = actions(rig)
+        assert Counter(row["who"] for row in done)["anna"] == 20
+        assert {row["why"] for row in done if row["who"] == "anna"} == {"mended"}
+        assert len({row["batch"] for row in done}) == 3
+        assert all(row["old_sha256"] == row["new_sha256"] for row in done)
+        sent = {(r.partition, r.offset) for r in redriven_records(rig)}
+        assert {(row["sent_partition"], row["sent_offset"]) for row in done} == sent
+
+
+def test_a_redrive_of_1000_letters_killed_in_the_middle_and_run_again_gives_each_job_one_result(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        handoff = Command(settings, tmp_path)
+        ids = letters_of(rig, 1_000)
+        killed_redrive(rig, "redrive.produced:5")
+        assert (len(redriven_records(rig)), len(actions(rig))) == (500, 400)
+        # One worker is at it while the command dies a second time and is run again.
+        rig.worker(*STAGES, app=MENDED)
+        killed_redrive(rig, "redrive.recorded:3")
+        assert (len(redriven_records(rig)), len(actions(rig))) == (800, 700)
+        last = ran(handoff("dlq", "redrive", *ALL))
+        assert "Redriven: 300 of 300" in last.stderr
+        assert_each_has_one_result(rig, ids)
+        assert len(redriven_records(rig)) == 1_100
+        assert rig.sql("SELECT records FROM skips WHERE reason = 'duplicate'") == [{"records": 100}]
+        done = actions(rig)
+        assert doubles((r["topic_id"], r["partition"], r["offset"]) for r in done) == {}
+        assert len(done) == 1_000
+
+
+def test_a_job_that_fails_again_has_a_new_letter_that_can_be_redriven_and_has_not_grown(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, partitions=1) as rig:
+        handoff = Command(settings, tmp_path)
+        letters_of(rig, 1)
+        worker = rig.worker("work", "projector")
+        for rounds in (2, 3, 4):
+            ran(handoff("dlq", "redrive", job_id(0)))
+            rig.wait(lambda n=rounds: len(rig.dead_letters("work")) == n, "a new letter")
+        assert worker.stop() == 0
+        letters = rig.dead_letters("work")
+        assert [r.header(h.DLQ_SEQ) for r in letters] == [b"2", b"3", b"4", b"5"]
+        names = [[name for name, _ in r.headers] for r in letters[1:]]
+        assert names[0] == names[1] == names[2]
+        assert {(r.key, r.value) for r in letters} == {(letters[0].key, letters[0].value)}
+        # An old letter is settled by what came after it.
+        ran(handoff("dlq", "redrive", f"{rig.topic('work')}.dlq/0/{letters[0].offset}"))
+        ran(handoff("dlq", "redrive", job_id(0)))
+        rig.worker(*STAGES, app=MENDED)
+        rig.wait_drained("work", "finish")
+        steps = [(s.seq, s.status.value) for s in rig.states()]
+        assert steps == [(n, "failed") for n in (2, 3, 4, 5)] + [(6, "running"), (7, "done")]
+        assert len(rig.records("done")) == 1
+        assert_projection_is_the_fold(rig)
+
+
+def test_an_edit_that_the_stage_would_refuse_is_refused_and_a_good_one_goes_on(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        handoff = Command(settings, tmp_path)
+        ids = letters_of(rig, 1)
+        app = ("--app", "tests.support.flows:flow")
+        bad = ran(handoff("dlq", "edit", ids[0], *app, "--yes", "--set", "n=many"), 1)
+        assert "no Job: n: Input should be a valid integer" in bad.stderr
+        (tmp_path / "new.json").write_text('{"wait_ms": "x"}')
+        whole = handoff("dlq", "edit", ids[0], *app, "--file", str(tmp_path / "new.json"), "--yes")
+        assert "n: Field required; wait_ms: Input should be a valid number" in ran(whole, 1).stderr
+        shown = handoff("dlq", "edit", ids[0], *app, "--set", "fault=", "--dry-run")
+        assert '-  "fault": "reject"' in ran(shown).stdout
+        no = handoff("dlq", "edit", ids[0], *app, "--set", "fault=", stdin="n\n")
+        ran(no, 2)
+        assert redriven_records(rig) == []
+        ran(handoff("dlq", "edit", ids[0], *app, "--set", "fault=", "--yes", "--as", "anna"))
+        rig.worker(*STAGES)
+        assert_each_has_one_result(rig, ids)
+        (row,) = actions(rig, "edit")
+        assert (row["who"], row["seq"]) == ("anna", 2)
+        assert row["old_sha256"] != row["new_sha256"]
+
+
+def test_an_editor_changes_the_payload_or_leaves_it_alone(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        handoff = Command(settings, tmp_path)
+        ids = letters_of(rig, 1)
+        edit = ("dlq", "edit", ids[0], "--app", "tests.support.flows:flow", "--yes")
+        assert "nothing was done" in ran(handoff(*edit, EDITOR="true", VISUAL="")).stderr
+        assert "ended with 1" in ran(handoff(*edit, EDITOR="false", VISUAL=""), 2).stderr
+        assert redriven_records(rig) == []
+        ran(handoff(*edit, EDITOR="sed -i s/reject//", VISUAL=""))
+        rig.worker(*STAGES)
+        assert_each_has_one_result(rig, ids)
+
+
+def test_a_canary_that_fails_again_stops_the_rest_and_one_that_lives_lets_it_go(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        handoff = Command(settings, tmp_path)
+        letters_of(rig, 10)
+        worker = rig.worker("work", "projector")
+        stopped = ran(handoff("dlq", "redrive", *ALL, "--canary", "2", "-o", "json"), 1)
+        report = json.loads(stopped.stdout)
+        assert (report["redriven"], report["left"], len(report["failed_again"])) == (2, 8, 2)
+        assert "the canary stopped it, 8 were not tried" in stopped.stderr
+        assert len(redriven_records(rig)) == 2
+        assert worker.stop() == 0
+        # Nobody is there to answer.
+        silent = handoff("dlq", "redrive", *ALL, "--canary", "1", "--canary-timeout", "1")
+        assert "has no new step yet" in ran(silent, 1).stdout
+        assert len(redriven_records(rig)) == 3
+        rig.worker(*STAGES, app=MENDED)
+        ran(handoff("dlq", "redrive", *ALL, "--canary", "3"))
+        rig.wait_results(10)
+        rig.wait_drained("work", "finish")
+        assert Counter(r.job for r in rig.records("done")) == Counter(map(job_id, range(10)))
+        assert_no_step_twice(rig)
+
+
+def test_a_parked_job_goes_on_once_its_effect_is_resolved_and_its_letter_redriven(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        handoff = Command(settings, tmp_path)
+        killed = rig.worker("work", "projector")
+        rig.hand_off("work", [(job_id(0), 1, Job(n=7, effect="once", answer_gate="never"))])
+        rig.wait(lambda: rig.target.calls, "the effect is under way")
+        killed.kill()
+        worker = rig.worker("work", "projector")
+        rig.wait(lambda: rig.dead_letters("work"), "the job is parked")
+        rig.wait_drained("work")
+        assert_projection_is_the_fold(rig)
+        assert [(s.seq, s.status) for s in rig.states()] == [(2, Status.WAITING)]
+        # Still in doubt: the effect is not repeated, the job is parked again, at the next step.
+        again = handoff("dlq", "redrive", job_id(0), "--canary", "1")
+        assert "failed again: in_doubt" in ran(again, 1).stdout
+        rig.sql("UPDATE effects SET status = 'done', result = '{\"n\": 7}', settled_at = now()")
+        assert worker.stop() == 0
+        rig.worker(*STAGES)
+        ran(handoff("dlq", "redrive", job_id(0), "--canary", "1"))
+        rig.wait_results(1)
+        rig.wait_drained("work", "finish")
+        assert [(s.seq, s.status.value) for s in rig.states()] == [
+            (2, "waiting"),
+            (3, "waiting"),
+            (4, "running"),
+            (5, "done"),
+        ]
+        assert len(rig.target.calls) == 1
+        assert_no_step_twice(rig)
+
+
+def test_a_redrive_keeps_its_rate(settings: Settings, tmp_path: Path) -> None:
+    with Rig(settings, tmp_path) as rig:
+        letters_of(rig, 6)
+        ran(Command(settings, tmp_path)("dlq", "redrive", *ALL, "--rate", "4"))
+        times = sorted(r.timestamp_ms for r in redriven_records(rig))
+        # Four at once, the others when a second has passed: never more than the rate allows.
+        assert times[4] - times[0] >= 900
+        assert len(times) == 6
+
+
+#: What makes it unusable → key, value, headers; and the payload that mends it.
+BAD = {
+    "not JSON": (job_id(1).encode(), b'{"n": ', []),
+    "wrong schema": (job_id(2).encode(), b'{"n": "many"}', [("tenant", b"acme")]),
+    "key no id": (b"order-17\xff", b"{}", []),
+    "no key": (None, b"{}", []),
+    "null headers": (job_id(3).encode(), b"[]", [("x", None), ("x", b"\xff\0"), ("", b"")]),
+    "forged hand-off": (job_id(4).encode(), b'{"n": 4}', [(h.FLOW, b"mail"), (h.SEQ, b"7")]),
+    "bad step": (job_id(5).encode(), b'{"n": 5}', [(h.SEQ, b"two"), (h.FLOW, b"run")]),
+}
+
+
+def test_a_letter_of_each_bad_kind_is_complete_and_goes_on_once_it_is_edited(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, partitions=1) as rig:
+        handoff = Command(settings, tmp_path)
+        for key, value, headers in BAD.values():
+            rig.put("work", key, value, headers)
+        rig.flush()
+        worker = rig.worker("work", "projector")
+        rig.wait(lambda: len(rig.dead_letters("work")) == len(BAD), "a letter of each")
+        rig.wait_drained("work")
+        assert_projection_is_the_fold(rig)
+        assert worker.stop() == 0
+        originals = rig.records("work")
+        listed = json.loads(handoff("dlq", "ls", "--letters", "-o", "json").stdout)
+        jobs = []
+        for what, original, shown in zip(BAD, originals, listed, strict=True):
+            _assert_complete(what, original, rig.dead_letters("work")[len(jobs)])
+            assert shown["origin"]["offset"] == original.offset, what
+            assert shown["origin"]["timestamp_ms"] == original.timestamp_ms, what
+            jobs.append(shown["job"])
+            fields = tmp_path / "mended.json"
+            fields.write_text(json.dumps({"n": 40 + len(jobs)}))
+            edited = handoff(
+                "dlq", "edit", shown["place"], "--app", MENDED, "--file", str(fields), "--yes"
+            )
+            ran(edited)
+        assert len(set(jobs)) == len(BAD)
+        rig.worker(*STAGES, app=MENDED)
+        rig.wait_results(len(BAD))
+        rig.wait_drained("work", "finish")
+        results = {r.job: Job.model_validate_json(r.value or b"").n for r in rig.records("done")}
+        assert results == {job: 41 + n for n, job in enumerate(jobs)}
+        assert_no_step_twice(rig)
+        assert_projection_is_the_fold(rig)
+        for name, (_, _, headers) in zip(jobs, BAD.values(), strict=True):
+            (record,) = [r for r in redriven_records(rig) if r.job == name]
+            kept = [x for x in headers if not x[0].startswith("handoff_")]
+            assert list(record.headers[4:]) == kept, "the original's own headers"
+
+
+def _assert_complete(what: str, original: Record, letter: Record) -> None:
+    assert (letter.key, letter.value) == (original.key, original.value), what
+    assert letter.headers[: len(original.headers)] == original.headers, what
+    assert letter.header(h.DLQ_TIMESTAMP) == b"%d" % original.timestamp_ms, what

@@ -1,0 +1,121 @@
+"""Goal: a redriven record is the original under the job's id, claims its step, and never grows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from schemas import headers as h
+from streams.deadletter.letters import Header, Letter, read_letter
+from streams.deadletter.plan import Redriven, Refused, plan_redrive
+from streams.names import Names
+from tests.unit.deadletter.fakes import JOB, NAMES, TOPIC_ID, FakeRecord, letter, told
+
+HAND_OFF: list[Header] = [
+    (h.SEQ, b"1"),
+    (h.FLOW, b"mail"),
+    (h.BORN, b"1760000000000001"),
+    (h.TRACEPARENT, f"00-{JOB}-4bf92f3577b30002-01".encode()),
+    (h.CE_ID, b"x:1"),
+    ("tenant", b"acme"),
+    ("x-null", None),
+    ("tenant", b"again"),
+]
+
+
+def planned(found: Letter, value: bytes | None = None, names: Names = NAMES) -> Redriven:
+    plan = plan_redrive(found, names, value)
+    assert isinstance(plan, Redriven), plan
+    return plan
+
+
+def test_a_redriven_record_is_the_original_under_the_jobs_id() -> None:
+    plan = planned(letter(HAND_OFF, key=b"anything"))
+    assert (plan.topic, plan.key, plan.value) == ("mail.act", JOB.encode(), b'{"n": 1}')
+    assert plan.headers == [
+        (h.REDRIVE, b"mail.act.dlq/1/17"),
+        (h.SEQ, b"2"),
+        (h.FLOW, b"mail"),
+        (h.BORN, b"1760000000000001"),
+        *HAND_OFF[3:],
+    ]
+
+
+def test_an_edited_payload_takes_the_place_of_the_original() -> None:
+    assert planned(letter(HAND_OFF), b"{}").value == b"{}"
+
+
+@pytest.mark.parametrize("born", [None, b"", b"noon", b"9" * 30])
+def test_a_job_without_a_usable_birth_was_born_when_its_record_came(born: bytes | None) -> None:
+    plan = planned(letter([(h.BORN, born), (h.LINK, b"00-a-b-01")]))
+    assert dict(plan.headers)[h.BORN] == b"1760000000123000"
+    assert plan.headers[-1] == (h.LINK, b"00-a-b-01")
+    assert dict(planned(letter(timestamp="never")).headers)[h.BORN] == b"1760000100000000"
+
+
+def test_what_speaks_of_an_earlier_delivery_is_left_behind() -> None:
+    stale: list[Header] = [
+        (h.REDRIVE, b"x/0/1"),
+        ("handoff_timer", b"1"),
+        ("handoff_attempt", b"4"),
+        (h.DLQ_JOB, b"forged"),
+    ]
+    names = [name for name, _ in planned(letter([*stale, *HAND_OFF])).headers]
+    assert names == [h.REDRIVE, h.SEQ, h.FLOW, h.BORN, *(n for n, _ in HAND_OFF[3:])]
+
+
+HEADERS = st.lists(
+    st.tuples(
+        st.sampled_from([h.SEQ, h.FLOW, h.BORN, h.REDRIVE, h.LINK, "x", "__dlq.errors.group"]),
+        st.none() | st.binary(max_size=20),
+    ),
+    max_size=8,
+)
+
+
+@given(HEADERS)
+def test_a_record_does_not_grow_from_round_to_round(headers: list[Header]) -> None:
+    first = planned(letter(headers))
+    record = FakeRecord([*first.headers, *told(seq="3")], value=first.value)
+    second = planned(read_letter(record, TOPIC_ID, NAMES))
+    assert [n for n, _ in second.headers] == [n for n, _ in first.headers]
+    assert second.headers[2:] == first.headers[2:]
+    assert second.headers[1] == (h.SEQ, b"3")
+
+
+def test_the_prefix_of_the_installation_is_kept() -> None:
+    names = Names("t1-")
+    found = letter(names=names, **{"topic": "t1-mail.act.dlq"})
+    assert isinstance(plan_redrive(found, names), Refused)
+    ours = read_letter(FakeRecord(_from("t1-mail.act"), topic="t1-mail.act.dlq"), TOPIC_ID, names)
+    assert planned(ours, names=names).topic == "t1-mail.act"
+
+
+def _from(topic: str) -> list[Header]:
+    return [(n, topic.encode() if n == h.DLQ_TOPIC else v) for n, v in told()]
+
+
+REFUSALS = {
+    "unknown": (read_letter(FakeRecord(None), TOPIC_ID, NAMES), "by nobody known"),
+    "foreign": (
+        read_letter(FakeRecord([("__connect.errors.topic", b"mail.act")]), TOPIC_ID, NAMES),
+        "by kafka-connect, not by a stage",
+    ),
+    "no topic of ours": (letter(topic="elsewhere"), "no dead-letter topic of this installation"),
+    "copied": (
+        read_letter(FakeRecord(_from("old-mail.act")), TOPIC_ID, NAMES),
+        "came from old-mail.act, not from mail.act",
+    ),
+    "no step": (letter(seq="x"), "names no step"),
+    "no payload": (letter(value=None), "tombstone"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_a_letter_that_cannot_be_redriven_is_refused_with_the_reason(case: str) -> None:
+    found, says = REFUSALS[case]
+    plan = plan_redrive(found, NAMES)
+    assert isinstance(plan, Refused)
+    assert says in plan.reason
+    assert plan.place == found.place
