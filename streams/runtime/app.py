@@ -26,6 +26,7 @@ from streams.flow import Flow
 from streams.kafka import admin_client, describe_topics
 from streams.ledger.effects import Ledger
 from streams.postgres import open_pool
+from streams.runtime.journal import Journal
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
 from streams.tracing import configure_tracing, tracing_wanted
@@ -83,7 +84,9 @@ class Feeds(Service):
         await self._parts.start(self.fail)
 
     async def on_stop(self) -> None:
-        await self._parts.stop()
+        failure = self._app.failure
+        # An error of ours is said and stops the worker in order; anything else may be a record's.
+        await self._parts.stop(clean=failure is None or isinstance(failure, HandoffError))
 
     def fail(self, error: BaseException) -> None:
         """Called from any thread: the worker cannot go on, so it stops and exits non-zero."""
@@ -108,6 +111,7 @@ class Parts:
         self._incarnation = secrets.token_hex(4)
         self._pool = open_pool(settings, max_size=max(4, len(flow.stages) + 2))
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
+        self._journal = Journal(self._pool, settings, self._incarnation)
         self._channels: dict[str, TopicChannel] = {}
         self.services = self._make(flow, wanted)
 
@@ -125,7 +129,13 @@ class Parts:
             else:
                 services.append(
                     StageService(
-                        flow, flow.stage(name), self.settings, worker, self._pool, self._ledger
+                        flow,
+                        flow.stage(name),
+                        self.settings,
+                        worker,
+                        self._pool,
+                        self._ledger,
+                        self._journal,
                     )
                 )
         return services
@@ -139,6 +149,8 @@ class Parts:
         await self._pool.open()
         await self._ledger.open()
         facts = await asyncio.to_thread(self._facts)
+        # The group of a stage has the name of its topic.
+        await self._journal.open(s.topic for s in self.services if isinstance(s, StageService))
         for service in self.services:
             channel = self._channels[service.name]
 
@@ -157,8 +169,9 @@ class Parts:
             raise BadSetup(f"Topic {missing[0]} does not exist. Run `handoff topics apply` first.")
         return facts
 
-    async def stop(self) -> None:
+    async def stop(self, *, clean: bool) -> None:
         await asyncio.gather(*(s.stop() for s in self.services))
+        await self._journal.close(clean=clean)
         await self._ledger.close()
         await self._pool.close()
 

@@ -20,6 +20,7 @@ from streams.postgres import Pool
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
+from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
 from streams.runtime.records import RecordWriter
@@ -62,9 +63,11 @@ class StageService:
         worker: str,
         pool: Pool,
         effects: EffectRunner,
+        journal: Journal,
     ) -> None:
         self._flow, self._stage, self._settings = flow, stage, settings
         self._worker, self._pool, self._effects = worker, pool, effects
+        self._journal = journal
         self.name = stage.name
         self.topic = settings.names.stage_topic(flow.name, stage.name)
         self.help = (stage.handler.__doc__ or "").strip().split("\n")[0]
@@ -79,8 +82,11 @@ class StageService:
         group = names.stage_group(self._flow.name, self._stage.name)
         member = names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()
-        budget = Budget(settings.max_in_flight_records, settings.max_in_flight_bytes)
         ownership = Ownership()
+        journal = self._journal.stage(self.name, group, facts.topic_id, ownership)
+        budget = Budget(
+            settings.max_in_flight_records, settings.max_in_flight_bytes, journal.released
+        )
         writer = RecordWriter(self._flow, self._stage, settings, self._worker)
         commits = GroupCommit(
             settings,
@@ -103,6 +109,7 @@ class StageService:
             effects=self._effects,
             commits=commits,
             budget=budget,
+            journal=journal,
         )
         self._loop, self._commits = loop, commits
 
