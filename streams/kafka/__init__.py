@@ -23,6 +23,7 @@ from streams.kafka.clients import (
     reading_consumer,
     transactional_producer,
 )
+from streams.kafka.cluster import cluster_answers
 from streams.kafka.faults import blame, fenced
 from streams.kafka.offsets import committed_offsets, end_offsets, low_watermarks, seed_offsets
 from streams.kafka.topics import (
@@ -49,6 +50,7 @@ __all__ = [
     "admin_client",
     "blame",
     "change_topic_config",
+    "cluster_answers",
     "committed_offsets",
     "create_topic",
     "delete_topics",

@@ -20,6 +20,7 @@ from streams.postgres import Pool
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
+from streams.runtime.health import AgentFacts
 from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
@@ -46,6 +47,10 @@ class AgentService(Protocol):
         ...
 
     async def run(self, stream: AsyncIterator[Any]) -> None: ...
+
+    def facts(self) -> AgentFacts:
+        """What others may know of it; called from any thread."""
+        ...
 
     async def stop(self) -> None:
         """Finish what is under way within the grace, release the rest."""
@@ -135,6 +140,10 @@ class StageService:
         async for batch in stream:
             assert self._loop is not None
             await self._loop.take(batch)
+
+    def facts(self) -> AgentFacts:
+        paused = self._loop.paused if self._loop is not None else None
+        return AgentFacts(self._puller, self._commits, paused)
 
     async def stop(self) -> None:
         if self._puller is None or self._loop is None or self._commits is None:

@@ -84,6 +84,11 @@ class StageLoop:
         self._idle = asyncio.Event()
         self._said_at = -_SAY_EVERY_S
 
+    @property
+    def paused(self) -> str | None:
+        """Why no handler starts now, or None."""
+        return self._journal.paused if self._journal is not None else None
+
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""
         flow = self._flow_bytes

@@ -15,21 +15,22 @@ from typing import Final
 
 import structlog
 
+from streams.runtime.health import Vitals
+
 log = structlog.get_logger(__name__)
 
 _BEAT_S: Final = 0.5
 
 
 class Watchdog:
-    """Belongs to the event loop: `start` in it, `stop` once it has ended.
+    """Belongs to the event loop, which keeps `vitals.turned_at` up to date from `start` to `stop`.
 
-    `limit_s` 0 ends nothing; `turned_at` (monotonic seconds) is kept up to date all the same.
+    `limit_s` 0 ends nothing.
     """
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
+    def __init__(self, limit_s: float, vitals: Vitals) -> None:
+        self._limit_s, self._vitals = limit_s, vitals
         self._beat_s = min(_BEAT_S, limit_s / 8) if limit_s else _BEAT_S
-        self.turned_at = time.monotonic()
         self._beats: asyncio.Task[None] | None = None
         self._ended = Event()
         self._observer = Thread(target=self._observe, name="watchdog", daemon=True)
@@ -44,6 +45,8 @@ class Watchdog:
 
     def stop(self) -> None:
         self._ended.set()
+        if self._beats is not None:
+            self._beats.cancel()
         faulthandler.cancel_dump_traceback_later()
 
     async def _beat(self) -> None:
@@ -52,7 +55,7 @@ class Watchdog:
             self._turned()
 
     def _turned(self) -> None:
-        self.turned_at = time.monotonic()
+        self._vitals.turned_at = time.monotonic()
         if self._limit_s:
             faulthandler.dump_traceback_later(self._limit_s, exit=True, file=sys.stderr)
 
@@ -60,7 +63,7 @@ class Watchdog:
         """Says in the log, half-way, what is about to happen; C code that keeps the interpreter
         lock keeps this from us, and then only the traceback tells."""
         while not self._ended.wait(self._beat_s):
-            hangs_s = time.monotonic() - self.turned_at
+            hangs_s = time.monotonic() - self._vitals.turned_at
             if hangs_s > self._limit_s / 2:
                 log.error(
                     "event_loop_hangs",

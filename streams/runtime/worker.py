@@ -15,7 +15,6 @@ from streams.crashpoints import arm
 from streams.errors import BadSetup, BadWorld, Fenced
 from streams.flow import Flow
 from streams.runtime.app import HandoffApp, faust_app
-from streams.runtime.watchdog import Watchdog
 
 log = structlog.get_logger(__name__)
 
@@ -32,13 +31,9 @@ def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
     arm(settings.crash_point)
     _calm_garbage_collector()
     app = faust_app(flow, stages, settings)
-    watchdog = Watchdog(settings.watchdog_s)
-    try:
-        # uvloop: timers, tasks and sockets cost a third of asyncio's own.
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(app, watchdog))
-    finally:
-        watchdog.stop()
+    # uvloop: timers, tasks and sockets cost a third of asyncio's own.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(app))
     return _exit_code(app.failure)
 
 
@@ -50,9 +45,8 @@ def _calm_garbage_collector() -> None:
     gc.set_threshold(50_000, 20, 50)
 
 
-async def _serve(app: HandoffApp, watchdog: Watchdog) -> None:
+async def _serve(app: HandoffApp) -> None:
     loop = asyncio.get_running_loop()
-    watchdog.start()
     told = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told.set)

@@ -1,5 +1,5 @@
-"""A record whose handler kills the process is dead-lettered after so many deliveries; its neighbours
-in the same partition are done (public case 16, invariant I7).
+"""A record whose handler kills the process is dead-lettered after so many deliveries; its
+neighbours in the same partition are done (public case 16, invariant I7).
 
 Restarts are the test's: each worker is a process that ends by itself.
 """
@@ -84,3 +84,22 @@ def test_a_record_that_kills_its_worker_is_dead_lettered_and_its_neighbours_are_
         more = rig.submit([Deed(n=n) for n in range(1_000, 1_020)])
         rig.wait_results(JOBS - 1 + len(more))
         assert survivor.stop() == 0
+
+
+def test_a_worker_that_is_killed_three_times_dead_letters_no_innocent_record(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, deadly.concurrent, partitions=1) as rig:
+        ids = rig.submit([Deed(n=n, gate="shut") for n in range(JOBS)])
+        for in_work in (8, 8, 1):
+            worker = start(rig)
+            rig.wait(lambda n=in_work: rig.target.waiting("shut") == n, f"{in_work} are in work")
+            worker.kill()
+            rig.wait(lambda: rig.target.waiting("shut") == 0, "the process is gone")
+        starts = {r["offset"]: r["starts"] for r in rig.sql("SELECT * FROM deliveries")}
+        assert sorted(starts.values()) == [1] * 7 + [2]
+        start(rig)
+        rig.target.open("shut")
+        rig.wait_results(JOBS)
+        assert_only_the_killer_failed(rig, ids, set())
+        assert {s.attempts for s in rig.states()} == {1}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import re
 import resource
+import time
 from datetime import timedelta
 from typing import Literal
 
@@ -16,9 +18,12 @@ from tests.support.flows import Job
 #: Exponential in the length of the text; `re` keeps the interpreter lock all the while.
 _CATASTROPHE = re.compile(r"(a+)+$")
 
+#: How long `nap` blocks the event loop.
+NAP_S = 6.0
+
 
 class Deed(Job):
-    deed: Literal["", "exit", "segv", "spin", "regex", "memory", "interrupt"] = ""
+    deed: Literal["", "exit", "segv", "spin", "regex", "memory", "interrupt", "nap", "cancel"] = ""
 
 
 def do(deed: Deed) -> None:
@@ -36,6 +41,13 @@ def do(deed: Deed) -> None:
             _eat_all_memory()
         case "interrupt":
             raise KeyboardInterrupt
+        case "nap":
+            time.sleep(NAP_S)
+        case "cancel":
+            # Inline, this is the agent's own task.
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
 
 
 def _eat_all_memory() -> None:
