@@ -63,6 +63,19 @@ class Settings(BaseSettings):
     effect_lease_s: float = Field(60.0, gt=0)
     #: Bound on each statement and on waiting for a connection.
     database_timeout_s: float = Field(10.0, gt=0)
+    #: A record that was started so often with the journal on, and never survived, is dead-lettered.
+    max_deliveries: int = Field(3, ge=2)
+    #: A worker that was not seen for so long is dead; it shows itself six times as often.
+    worker_lost_s: float = Field(30.0, gt=0)
+    #: For how long after the last unclean end of a worker the others journal what they start.
+    journal_s: float = Field(300.0, gt=0)
+    #: An event loop that does not turn for so long is hung: its process ends. 0: never.
+    watchdog_s: float = Field(60.0, ge=0)
+    #: Port of /livez and /readyz; 0: none.
+    health_port: int = Field(0, ge=0, le=65_535)
+    health_host: str = "127.0.0.1"
+    #: What shows no progress for so long makes /livez say 503.
+    health_stall_s: float = Field(20.0, gt=0)
     #: For crash tests: where the process kills itself (see `streams.crashpoints`).
     crash_point: str | None = None
     log_format: str = Field("console", pattern=r"^(console|json)$")

@@ -28,16 +28,28 @@ def worker(
         int | None,
         typer.Option(help="Which of the stage's workers this is; one process per slot."),
     ] = None,
+    health_port: Annotated[
+        int | None,
+        typer.Option(
+            help="Serve /livez and /readyz at this port (HANDOFF_HEALTH_PORT; 0 is off).",
+            show_default="HANDOFF_HEALTH_PORT, or off",
+        ),
+    ] = None,
 ) -> None:
     """Run a worker until SIGTERM or SIGINT, then finish what is running and commit it.
 
-    Exit codes: 0 stopped; 1 a fault of the program; 2 the set-up is wrong; 3 the world failed in a
-    way that only a restart mends; 4 another process holds the slot.
+    Exit codes: 0 stopped as asked. 1 a fault of the program, or the event loop hung for
+    HANDOFF_WATCHDOG_S (the log shows where). 2 the set-up is wrong: a topic, the schema, a setting
+    or a permission. 3 Kafka or Postgres did not serve at the start; once started, a worker waits
+    for them instead. 4 another process holds the slot. A handler that kills the process gives the
+    code or signal of its own. Restart it in any case, after 2 and 4 once that is mended: a record
+    that kills is dead-lettered after HANDOFF_MAX_DELIVERIES.
     """
     # The one import inside a command: Faust changes global state when it is loaded.
     from streams.runtime import run_worker
 
     flow = load_flow(app)
-    settings = load_settings() if slot is None else load_settings(slot=slot)
+    told = {"slot": slot, "health_port": health_port}
+    settings = load_settings(**{name: value for name, value in told.items() if value is not None})
     configure_logs(settings)
     raise typer.Exit(run_worker(flow, stages or (), settings))

@@ -23,6 +23,7 @@ from streams.kafka.clients import (
     reading_consumer,
     transactional_producer,
 )
+from streams.kafka.cluster import cluster_answers
 from streams.kafka.faults import WORLD, blame, fenced
 from streams.kafka.offsets import (
     committed_offsets,
@@ -57,6 +58,7 @@ __all__ = [
     "admin_client",
     "blame",
     "change_topic_config",
+    "cluster_answers",
     "committed_offsets",
     "create_topic",
     "delete_topics",

@@ -26,8 +26,12 @@ from streams.flow import Flow
 from streams.kafka import admin_client, describe_topics
 from streams.ledger.effects import Ledger
 from streams.postgres import open_pool
+from streams.runtime.health import Vitals
+from streams.runtime.health_server import HealthServer
+from streams.runtime.journal import Journal
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
+from streams.runtime.watchdog import Watchdog
 from streams.tracing import configure_tracing, tracing_wanted
 
 log = structlog.get_logger(__name__)
@@ -75,15 +79,17 @@ class Feeds(Service):
 
     def __init__(self, app: HandoffApp, parts: Parts, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self._app, self._parts = app, parts
+        self._app, self.parts = app, parts
 
     async def on_start(self) -> None:
         # Without this, streams of an app that runs no consumer would skip every event.
         self._app.flow_control.resume()
-        await self._parts.start(self.fail)
+        await self.parts.start(self.fail)
 
     async def on_stop(self) -> None:
-        await self._parts.stop()
+        failure = self._app.failure
+        # An error of ours is said and stops the worker in order; anything else may be a record's.
+        await self.parts.stop(clean=failure is None or isinstance(failure, HandoffError))
 
     def fail(self, error: BaseException) -> None:
         """Called from any thread: the worker cannot go on, so it stops and exits non-zero."""
@@ -101,21 +107,25 @@ class Feeds(Service):
 
 
 class Parts:
-    """The services of one worker and the connections that they share."""
+    """The services of one worker, the connections that they share, what others may know of it."""
 
     def __init__(self, flow: Flow, wanted: Sequence[str], settings: Settings) -> None:
         self.settings = settings
         self._incarnation = secrets.token_hex(4)
         self._pool = open_pool(settings, max_size=max(4, len(flow.stages) + 2))
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
+        self._journal = Journal(self._pool, settings, self._incarnation)
         self._channels: dict[str, TopicChannel] = {}
+        self._worker = f"{settings.slot}.{self._incarnation}"
         self.services = self._make(flow, wanted)
+        self.vitals = Vitals(self._worker, {s.name: s.facts for s in self.services})
+        self._watchdog = Watchdog(settings.watchdog_s, self.vitals)
+        self._health = HealthServer(self.vitals, settings, self._pool)
 
     def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
         every = [s.name for s in flow.stages] + [PROJECTOR]
         if tracing_wanted():
             every.append(TRACER)
-        worker = f"{self.settings.slot}.{self._incarnation}"
         services: list[AgentService] = []
         for name in wanted or every:
             if name == PROJECTOR:
@@ -125,7 +135,13 @@ class Parts:
             else:
                 services.append(
                     StageService(
-                        flow, flow.stage(name), self.settings, worker, self._pool, self._ledger
+                        flow,
+                        flow.stage(name),
+                        self.settings,
+                        self._worker,
+                        self._pool,
+                        self._ledger,
+                        self._journal,
                     )
                 )
         return services
@@ -134,11 +150,16 @@ class Parts:
         self._channels[name] = channel
 
     async def start(self, fail: Any) -> None:
+        self._watchdog.start()
         configure_tracing()
         loop = asyncio.get_running_loop()
         await self._pool.open()
+        if self.settings.health_port:
+            self._health.start()
         await self._ledger.open()
         facts = await asyncio.to_thread(self._facts)
+        # The group of a stage has the name of its topic.
+        await self._journal.open(s.topic for s in self.services if isinstance(s, StageService))
         for service in self.services:
             channel = self._channels[service.name]
 
@@ -146,6 +167,7 @@ class Parts:
                 asyncio.run_coroutine_threadsafe(channel.put(batch), loop)
 
             await service.start(facts[service.topic], put, fail)
+        self.vitals.started = True
         log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
 
     def _facts(self) -> dict[str, Any]:
@@ -157,10 +179,14 @@ class Parts:
             raise BadSetup(f"Topic {missing[0]} does not exist. Run `handoff topics apply` first.")
         return facts
 
-    async def stop(self) -> None:
+    async def stop(self, *, clean: bool) -> None:
+        self.vitals.stopping = True
         await asyncio.gather(*(s.stop() for s in self.services))
+        await self._journal.close(clean=clean)
         await self._ledger.close()
+        await asyncio.to_thread(self._health.stop)
         await self._pool.close()
+        self._watchdog.stop()
 
 
 def faust_app(
@@ -190,6 +216,8 @@ def faust_app(
 
 def _add_agent(app: HandoffApp, service: AgentService, channel: TopicChannel) -> None:
     async def agent(stream: Any) -> None:
+        running = app.feeds.parts.vitals.running
+        running.add(service.name)
         try:
             await service.run(stream)
         except asyncio.CancelledError:
@@ -198,6 +226,8 @@ def _add_agent(app: HandoffApp, service: AgentService, channel: TopicChannel) ->
             # A stage loop decides the fate of every record, so this is a fault of ours.
             app.feeds.fail(e)
             raise
+        finally:
+            running.discard(service.name)
 
     agent.__doc__ = service.help
     app.agent(channel, name=service.name)(agent)

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from threading import Condition
 
 from streams.runtime.delivery import Delivery
 
 
 class Budget:
-    """Taken by the polling thread, given back after commit or drop; both wait on one condition."""
+    """Taken by the polling thread, given back after commit or drop; both wait on one condition.
 
-    def __init__(self, max_records: int, max_bytes: int) -> None:
+    `released` is told, in the same thread, what is given back.
+    """
+
+    def __init__(
+        self,
+        max_records: int,
+        max_bytes: int,
+        released: Callable[[Sequence[Delivery]], None] = lambda _: None,
+    ) -> None:
+        self._released = released
         self._max_records, self._max_bytes = max_records, max_bytes
         self._changed = Condition()
         self.records = 0
@@ -33,6 +42,7 @@ class Budget:
             self.records -= len(deliveries)
             self.bytes -= size
             self._changed.notify_all()
+        self._released(deliveries)
 
     def wait_for_room(self, timeout_s: float) -> bool:
         with self._changed:

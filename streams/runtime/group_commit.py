@@ -82,6 +82,8 @@ class GroupCommit:
         self._waiting: list[Delivery] = []
         self._open: list[Delivery] = []
         self._made_room = False
+        #: For others to see: since when the batch in hand is being committed (monotonic).
+        self.busy_since: float | None = None
         self._draining = 0
         self._stop = self._abandon = False
         self._transactor = Transactor(settings, member, lambda: self._abandon)
@@ -91,6 +93,10 @@ class GroupCommit:
         """Fence a predecessor and start committing. Call it before the consumer subscribes."""
         self._transactor.open()
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """Finished deliveries, in the order in which their records are to be written."""
@@ -138,7 +144,9 @@ class GroupCommit:
     def _run(self) -> None:
         try:
             while (batch := self._take()) is not None:
+                self.busy_since = time.monotonic()
                 self._commit(batch)
+                self.busy_since = None
                 with self._changed:
                     self._open = []
                     self._changed.notify_all()

@@ -5,6 +5,7 @@ confluent-kafka serialises calls on a consumer, so another thread's call could s
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from threading import Event, Thread
@@ -43,6 +44,10 @@ class PollingThread(ABC):
         self._member = settings.names.member(group, settings.slot)
         self._ending = Event()
         self._broken: BaseException | None = None
+        #: For others to see: when it polled last (monotonic), whether it has an assignment, be it
+        #: an empty one.
+        self.stepped_at = time.monotonic()
+        self.assigned = False
         self._thread = Thread(target=self._run, name=f"poll {group}", daemon=True)
 
     @abstractmethod
@@ -59,7 +64,12 @@ class PollingThread(ABC):
     def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None: ...
 
     def start(self) -> None:
+        self.stepped_at = time.monotonic()
         self._thread.start()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
 
     def stop(self, timeout_s: float) -> bool:
         """Close the consumer. A static member keeps its partitions until the session expires."""
@@ -100,24 +110,27 @@ class PollingThread(ABC):
             try:
                 consumer.subscribe(
                     [self._topic.name],
-                    on_assign=self._kept(self.on_assign),
+                    on_assign=self._kept(self.on_assign, assigned=True),
                     on_revoke=self._kept(self.on_revoke),
-                    on_lost=self._kept(self.on_lost),
+                    on_lost=self._kept(self.on_lost, assigned=False),
                 )
                 while not self._ending.is_set():
                     self.step(consumer)
+                    self.stepped_at = time.monotonic()
                     self.check()
             finally:
                 consumer.close()
         except BaseException as e:
             self._fail(e)
 
-    def _kept(self, callback: Callback) -> Callback:
+    def _kept(self, callback: Callback, *, assigned: bool | None = None) -> Callback:
         """Callbacks run inside poll(): an exception would be lost in the C code, so it is kept."""
 
         def call(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             try:
                 callback(consumer, partitions)
+                if assigned is not None:
+                    self.assigned = assigned
             except BaseException as e:
                 self._broken = e
 

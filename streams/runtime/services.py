@@ -20,6 +20,8 @@ from streams.postgres import Pool
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
+from streams.runtime.health import AgentFacts
+from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
 from streams.runtime.records import RecordWriter
@@ -46,6 +48,10 @@ class AgentService(Protocol):
 
     async def run(self, stream: AsyncIterator[Any]) -> None: ...
 
+    def facts(self) -> AgentFacts:
+        """What others may know of it; called from any thread."""
+        ...
+
     async def stop(self) -> None:
         """Finish what is under way within the grace, release the rest."""
         ...
@@ -62,9 +68,11 @@ class StageService:
         worker: str,
         pool: Pool,
         effects: EffectRunner,
+        journal: Journal,
     ) -> None:
         self._flow, self._stage, self._settings = flow, stage, settings
         self._worker, self._pool, self._effects = worker, pool, effects
+        self._journal = journal
         self.name = stage.name
         self.topic = settings.names.stage_topic(flow.name, stage.name)
         self.help = (stage.handler.__doc__ or "").strip().split("\n")[0]
@@ -79,8 +87,11 @@ class StageService:
         group = names.stage_group(self._flow.name, self._stage.name)
         member = names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()
-        budget = Budget(settings.max_in_flight_records, settings.max_in_flight_bytes)
         ownership = Ownership()
+        journal = self._journal.stage(self.name, group, facts.topic_id, ownership)
+        budget = Budget(
+            settings.max_in_flight_records, settings.max_in_flight_bytes, journal.released
+        )
         writer = RecordWriter(self._flow, self._stage, settings, self._worker)
         commits = GroupCommit(
             settings,
@@ -103,6 +114,7 @@ class StageService:
             effects=self._effects,
             commits=commits,
             budget=budget,
+            journal=journal,
         )
         self._loop, self._commits = loop, commits
 
@@ -128,6 +140,10 @@ class StageService:
         async for batch in stream:
             assert self._loop is not None
             await self._loop.take(batch)
+
+    def facts(self) -> AgentFacts:
+        paused = self._loop.paused if self._loop is not None else None
+        return AgentFacts(self._puller, self._commits, paused)
 
     async def stop(self) -> None:
         if self._puller is None or self._loop is None or self._commits is None:

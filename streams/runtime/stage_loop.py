@@ -19,6 +19,7 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from schemas.state import JobError
 from streams.config import Settings
 from streams.context import Context, EffectRunner
 from streams.flow import Flow, Stage
@@ -26,6 +27,7 @@ from streams.outcome import Retry
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
+from streams.runtime.journal import StageJournal
 from streams.runtime.judge import GiveUp, RetryAsked, judge, not_valid, unusable
 from streams.runtime.lanes import Lanes
 from streams.runtime.records import RecordWriter, now_us
@@ -36,8 +38,9 @@ from streams.tracing import HopContext
 
 log = structlog.get_logger(__name__)
 
-#: Inline handlers give the event loop a turn after so many records.
+#: Inline handlers give the event loop a turn after so many records, or so much time.
 _SLICE_RECORDS = 250
+_SLICE_US = 100_000
 #: A pause is said once in so long, not for each job.
 _SAY_EVERY_S = 5.0
 
@@ -56,6 +59,7 @@ class StageLoop:
         effects: EffectRunner,
         commits: GroupCommit,
         budget: Budget,
+        journal: StageJournal | None = None,
     ) -> None:
         self._flow_name, self._flow_bytes = flow.name, flow.name.encode()
         self._stage = stage
@@ -67,6 +71,7 @@ class StageLoop:
         self._validate = stage.input.__pydantic_validator__.validate_json
         self._writer, self._gate, self._effects = writer, gate, effects
         self._commits, self._budget = commits, budget
+        self._journal = journal
         self._hop_context = HopContext()
         self._rng = random.Random()  # noqa: S311 - jitter, no secret
         self._lanes = Lanes()
@@ -77,6 +82,11 @@ class StageLoop:
         self._stopping = False
         self._idle = asyncio.Event()
         self._said_at = -_SAY_EVERY_S
+
+    @property
+    def paused(self) -> str | None:
+        """Why no handler starts now, or None."""
+        return self._journal.paused if self._journal is not None else None
 
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""
@@ -90,18 +100,42 @@ class StageLoop:
             self._finished.extend(skipped)
             gone = set(skipped)
             batch = [d for d in batch if d not in gone]
-        if self._is_async:
+        if self._journal is not None and self._journal.on:
+            size = self._stage.concurrency if self._is_async else _SLICE_RECORDS
+            await self._journal.take(batch, size, self._start_one, self._bury)
+        elif self._is_async:
             for d in batch:
                 self._admit(d)
         else:
-            for start in range(0, len(batch), _SLICE_RECORDS):
-                for d in batch[start : start + _SLICE_RECORDS]:
-                    self._run_inline(d)
-                self._flush()
-                await asyncio.sleep(0)
+            await self._run_all_inline(batch)
         self._flush()
 
+    def _start_one(self, d: Delivery) -> None:
+        if self._is_async:
+            self._admit(d)
+        else:
+            self._run_inline(d)
+        self._flush()
+
+    def _bury(self, d: Delivery, error: JobError) -> None:
+        """A dead letter without a run."""
+        self._give_up(d, GiveUp(error))
+        if self._lanes.busy(d.key):
+            self._wait(d)
+        else:
+            self._complete(d)
+
     # -- 4: inline ---------------------------------------------------------------------------
+
+    async def _run_all_inline(self, batch: Sequence[Delivery]) -> None:
+        count, turn_us = 0, now_us() + _SLICE_US
+        for d in batch:
+            self._run_inline(d)
+            count += 1
+            if count == _SLICE_RECORDS or d.started_us > turn_us:
+                self._flush()
+                await asyncio.sleep(0)
+                count, turn_us = 0, now_us() + _SLICE_US
 
     def _run_inline(self, d: Delivery) -> None:
         """A sync handler runs here and now, unless an earlier record of its job is still waiting

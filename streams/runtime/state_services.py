@@ -13,6 +13,7 @@ from streams.config import Settings
 from streams.errors import BadWorld
 from streams.kafka import TopicFacts
 from streams.postgres import Pool
+from streams.runtime.health import AgentFacts
 from streams.runtime.services import Fail, Put
 from streams.runtime.state_reader import StateBatch, StateReader
 from streams.state.projector import Moved, Projection
@@ -66,6 +67,9 @@ class _StateService:
                         await asyncio.sleep(_PAUSE_S)
             finally:
                 self._reader.done()
+
+    def facts(self) -> AgentFacts:
+        return AgentFacts(self._reader)
 
     async def stop(self) -> None:
         if self._reader is not None:
