@@ -6,6 +6,7 @@ means JSON), W3C Trace Context, and ours (``handoff_*``). Values are UTF-8 text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 Headers = list[tuple[str, bytes]]
@@ -52,8 +53,9 @@ DLQ_TIMESTAMP: Final = "handoff_dlq_timestamp"
 DLQ_SEQ: Final = "handoff_dlq_seq"
 
 
-def spelled_out(found: dict[str, bytes]) -> dict[str, bytes]:
-    """`found` with HOP as SEQ, BORN and FLOW; what it spells out itself wins."""
+def spelled_out(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes | None]:
+    """The last value of each header, with HOP as SEQ, BORN and FLOW; what is there itself wins."""
+    found = dict(headers)
     if HOP not in found:
         return found
     seq, _, rest = (found[HOP] or b"").partition(b";")

@@ -84,7 +84,7 @@ def _belongs_to_job(name: str) -> bool:
 
 def _born(letter: Letter) -> bytes:
     """When the job was accepted, epoch microseconds: as its record said, or when that came."""
-    said = dict(letter.headers).get(h.BORN)
+    said = h.spelled_out(letter.headers).get(h.BORN)
     if said and said.isdigit() and len(said) <= _BORN_DIGITS:
         return said
     came_ms = letter.origin.timestamp_ms

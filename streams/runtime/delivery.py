@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from schemas import headers as h
@@ -118,7 +118,7 @@ class Delivery:
         return False
 
     def _look_closely(self, headers: Sequence[tuple[str, bytes]], flow: bytes) -> None:
-        found = h.spelled_out(dict(headers))
+        found = h.spelled_out(headers)
         key = self.message.key()
         try:
             text = key.decode() if key else ""
@@ -130,9 +130,9 @@ class Delivery:
         else:
             self._new_job(text, found)
 
-    def _hand_off(self, text: str, found: dict[str, bytes], flow: bytes) -> None:
+    def _hand_off(self, text: str, found: Mapping[str, bytes | None], flow: bytes) -> None:
         try:
-            self.seq = int(found[h.SEQ]) + 1
+            self.seq = int(found[h.SEQ] or b"") + 1
         except (TypeError, ValueError):
             self.fault = f"its header {h.SEQ} is no number"
         if not _FIRST_STEP < self.seq <= _MAX_SEQ:
@@ -151,7 +151,7 @@ class Delivery:
             self.seq = _FIRST_STEP
             self._name_by_place()
 
-    def _new_job(self, text: str, found: dict[str, bytes]) -> None:
+    def _new_job(self, text: str, found: Mapping[str, bytes | None]) -> None:
         self.is_new_job = True
         if is_job_id(text) and "/" not in text:
             self.job_id = text

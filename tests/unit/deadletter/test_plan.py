@@ -42,6 +42,16 @@ def test_a_redriven_record_is_the_original_under_the_jobs_id() -> None:
     ]
 
 
+def test_a_short_hand_off_gives_its_birth_and_loses_its_own_step() -> None:
+    plan = planned(letter([(h.HOP, b"1;1760000000000001;mail"), ("tenant", b"acme")]))
+    assert plan.headers[1:] == [
+        (h.SEQ, b"2"),
+        (h.FLOW, b"mail"),
+        (h.BORN, b"1760000000000001"),
+        ("tenant", b"acme"),
+    ]
+
+
 def test_an_edited_payload_takes_the_place_of_the_original() -> None:
     assert planned(letter(HAND_OFF), b"{}").value == b"{}"
 
