@@ -25,6 +25,7 @@ from streams.errors import BadSetup, HandoffError
 from streams.flow import Flow
 from streams.kafka import admin_client, describe_topics
 from streams.ledger.effects import Ledger
+from streams.ledger.prune import Pruner
 from streams.postgres import open_pool
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
@@ -110,6 +111,9 @@ class Parts:
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
         self._channels: dict[str, TopicChannel] = {}
         self.services = self._make(flow, wanted)
+        # The projector's worker, since there is one wherever there is a database to look after.
+        projects = any(s.name == PROJECTOR for s in self.services)
+        self._pruner = Pruner(self._pool, settings) if projects else None
 
     def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
         every = [s.name for s in flow.stages] + [PROJECTOR]
@@ -146,6 +150,8 @@ class Parts:
                 asyncio.run_coroutine_threadsafe(channel.put(batch), loop)
 
             await service.start(facts[service.topic], put, fail)
+        if self._pruner is not None:
+            self._pruner.start()
         log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
 
     def _facts(self) -> dict[str, Any]:
@@ -158,6 +164,8 @@ class Parts:
         return facts
 
     async def stop(self) -> None:
+        if self._pruner is not None:
+            await self._pruner.stop()
         await asyncio.gather(*(s.stop() for s in self.services))
         await self._ledger.close()
         await self._pool.close()
