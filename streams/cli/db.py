@@ -1,14 +1,16 @@
-"""`handoff db migrate`."""
+"""`handoff db migrate|prune`: the schema, and what may go."""
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
 
-from streams.cli.output import BAD_NEWS, say
-from streams.config import load_settings
-from streams.postgres import place
+from streams.cli.output import BAD_NEWS, moment, say
+from streams.config import Settings, load_settings
+from streams.ledger.prune import Pruned, prune
+from streams.postgres import open_pool, place
 from streams.state.migrate import ensure_database, migrate, pending
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The schema of the database.")
@@ -40,3 +42,28 @@ def migrate_command(
         typer.echo(name)
     if plan and names:
         raise typer.Exit(BAD_NEWS)
+
+
+@app.command("prune")
+def prune_command(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count what would be deleted.")
+    ] = False,
+) -> None:
+    """Delete claims and effects of finished jobs that no record can ask for any more.
+
+    Workers with the projector do it once an hour. The horizon is HANDOFF_RETENTION_MS and eight
+    days, the time that a segment of a topic may outlive its retention. Effects in doubt, and those
+    of jobs that failed or wait, stay; so does what people decided (`handoff effects actions`).
+    """
+    pruned = asyncio.run(_prune(load_settings(), dry_run))
+    went = "would go" if dry_run else "are gone"
+    say(
+        f"{pruned.claims:,} claims and {pruned.effects:,} effects of jobs that ended before "
+        f"{moment(pruned.before)} {went}."
+    )
+
+
+async def _prune(settings: Settings, dry_run: bool) -> Pruned:
+    async with open_pool(settings, max_size=1) as pool:
+        return await prune(pool, settings, dry_run=dry_run)

@@ -25,6 +25,7 @@ from streams.errors import BadSetup, HandoffError
 from streams.flow import Flow
 from streams.kafka import admin_client, describe_topics
 from streams.ledger.effects import Ledger
+from streams.ledger.prune import Pruner
 from streams.postgres import open_pool
 from streams.runtime.health import Vitals
 from streams.runtime.health_server import HealthServer
@@ -121,6 +122,9 @@ class Parts:
         self.vitals = Vitals(self._worker, {s.name: s.facts for s in self.services})
         self._watchdog = Watchdog(settings.watchdog_s, self.vitals)
         self._health = HealthServer(self.vitals, settings, self._pool)
+        # The projector's worker, since there is one wherever there is a database to look after.
+        projects = any(s.name == PROJECTOR for s in self.services)
+        self._pruner = Pruner(self._pool, settings) if projects else None
 
     def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
         every = [s.name for s in flow.stages] + [PROJECTOR]
@@ -167,6 +171,8 @@ class Parts:
                 asyncio.run_coroutine_threadsafe(channel.put(batch), loop)
 
             await service.start(facts[service.topic], put, fail)
+        if self._pruner is not None:
+            self._pruner.start()
         self.vitals.started = True
         log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
 
@@ -181,6 +187,8 @@ class Parts:
 
     async def stop(self, *, clean: bool) -> None:
         self.vitals.stopping = True
+        if self._pruner is not None:
+            await self._pruner.stop()
         await asyncio.gather(*(s.stop() for s in self.services))
         await self._journal.close(clean=clean)
         await self._ledger.close()

@@ -225,4 +225,4 @@ async def test_a_reconcile_function_that_cannot_be_called_is_refused_before_the_
     call = EffectCall(KEY, "mail", "", "", "", post.send, ("hello",), {}, False, look)
     with pytest.raises(BadSetup, match=r"cannot call .*look.*: too many positional arguments"):
         await (await worker()).run(call)
-    assert sql(settings, "SELECT FROM effects") == []
+    assert sql(settings, "SELECT key FROM effects") == []

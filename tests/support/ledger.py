@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
+import pytest
 from psycopg.rows import DictRow, dict_row
 
 from streams.config import Settings
 from streams.context import DidNotHappen, EffectCall, Happened
+from streams.errors import EffectParked
 from streams.ledger.effects import Ledger, ask_of
 from streams.ledger.rows import Granted
 from streams.postgres import open_pool
@@ -106,6 +108,26 @@ async def die_in_call(ledger: Ledger, call: EffectCall) -> None:
 
 
 Worker = Callable[..., Awaitable[Ledger]]
+
+
+async def doubt(worker: Worker, settings: Settings, post: PostOffice) -> None:
+    """An effect in doubt, its first attempt dead in slot 1."""
+    await die_in_call(await worker(slot=1), effect(post, ask=False))
+    expire(settings)
+    with pytest.raises(EffectParked):
+        await (await worker()).run(effect(post, ask=False))
+    assert row(settings)["status"] == "in_doubt"
+
+
+async def slow_doubt(worker: Worker, settings: Settings, post: PostOffice) -> asyncio.Task[object]:
+    """An effect in doubt whose first attempt is alive after all; it goes on when the gate opens."""
+    post.call_gate.clear()
+    slow = asyncio.create_task((await worker(slot=1)).run(effect(post, ask=False)))
+    await post.called.wait()
+    expire(settings)
+    with pytest.raises(EffectParked):
+        await (await worker()).run(effect(post, ask=False))
+    return slow
 
 
 @asynccontextmanager

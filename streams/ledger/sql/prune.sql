@@ -1,13 +1,16 @@
 -- Claims and effects that no record can ask for any more. Each statement looks at one slice of time, from
 -- the oldest on, so its cost does not depend on how much is old and must stay.
 
+-- name: clock
+SELECT now() AS value;
+
 -- name: claim_slice
 -- The end of the slice that begins after `after`: so many rows, and all that share the last one's time.
 SELECT coalesce(
     (SELECT claimed_at FROM claims WHERE claimed_at > %(after)s AND claimed_at < %(before)s
      ORDER BY claimed_at OFFSET %(rows)s - 1 LIMIT 1),
     (SELECT max(claimed_at) FROM claims WHERE claimed_at > %(after)s AND claimed_at < %(before)s)
-) AS upto;
+) AS value;
 
 -- name: prune_claims
 -- Claims of jobs that are over, except those of steps that a dead letter or a timer can bring back: letters
@@ -27,7 +30,7 @@ WITH doomed AS (
     WHERE NOT %(dry_run)s AND c.trace_id = doomed.trace_id AND c.stage = doomed.stage
       AND c.seq = doomed.seq AND c.generation = doomed.generation
 )
-SELECT count(*) AS rows FROM doomed;
+SELECT count(*) AS value FROM doomed;
 
 -- name: effect_slice
 SELECT coalesce(
@@ -36,7 +39,7 @@ SELECT coalesce(
      ORDER BY claimed_at OFFSET %(rows)s - 1 LIMIT 1),
     (SELECT max(claimed_at) FROM effects
      WHERE status IN ('done', 'released') AND claimed_at > %(after)s AND claimed_at < %(before)s)
-) AS upto;
+) AS value;
 
 -- name: prune_effects
 -- Effects of jobs that are over. Those of failed and parked jobs stay: a redrive asks for them again.
@@ -49,4 +52,4 @@ WITH doomed AS (
 ), pruned AS (
     DELETE FROM effects AS e USING doomed WHERE NOT %(dry_run)s AND e.key = doomed.key
 )
-SELECT count(*) AS rows FROM doomed;
+SELECT count(*) AS value FROM doomed;
