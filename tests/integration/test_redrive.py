@@ -1,7 +1,7 @@
-"""Redrive on real services: whoever runs it, however often and wherever it dies, a job goes on once.
+"""Redrive on real services: whoever runs it, how often, wherever it dies: once.
 
-A letter is of step 2: `work` failed a job that a hand-off (step 1) had brought. Redriven, `work` does
-step 3 and `finish` step 4.
+A letter is of step 2: `work` failed a job that a hand-off (step 1) had brought. Redriven, `work`
+does step 3 and `finish` step 4.
 """
 
 from __future__ import annotations
