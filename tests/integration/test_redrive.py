@@ -144,6 +144,22 @@ def test_a_redrive_of_1000_letters_killed_in_the_middle_and_run_again_gives_each
         assert len(done) == 1_000
 
 
+def test_two_people_who_redrive_the_same_letters_at_once_get_one_result_and_are_both_recorded(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        ids = letters_of(rig, 30)
+        rig.worker(*STAGES, app=MENDED)
+
+        async def both() -> None:
+            await asyncio.gather(*(redrive(settings, ids, who=who) for who in ("anna", "bob")))
+
+        asyncio.run(both())
+        assert len(redriven_records(rig)) == 60
+        assert_each_has_one_result(rig, ids)
+        assert Counter(row["who"] for row in actions(rig)) == {"anna": 30, "bob": 30}
+
+
 def test_a_job_that_fails_again_has_a_new_letter_that_can_be_redriven_and_has_not_grown(
     settings: Settings, tmp_path: Path
 ) -> None:
