@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated
 
 import typer
@@ -85,7 +86,7 @@ def _list_clusters(found: Iterator[Letter], output: Format) -> bool:
 
 
 def _list_letters(found: Iterator[Letter], limit: int, output: Format) -> bool:
-    listed = [letter for letter, _ in zip(found, range(limit), strict=False)]
+    listed = list(islice(found, limit))
     more = next(found, None)
     if output is Format.JSON:
         print_json([letter_json(letter) for letter in listed])

@@ -22,7 +22,7 @@ from streams.deadletter.find import head_of
 from streams.deadletter.letters import Letter
 from streams.deadletter.plan import Refused, plan_redrive
 from streams.deadletter.reader import Reader
-from streams.deadletter.redrive import Redrive
+from streams.deadletter.redriving import Redrive
 from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow
 from streams.postgres import connect

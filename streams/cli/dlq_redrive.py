@@ -37,7 +37,7 @@ from streams.deadletter.actions import Action, Deed, record_discarded
 from streams.deadletter.letters import Letter
 from streams.deadletter.plan import Refused, plan_redrive
 from streams.deadletter.reader import Reader
-from streams.deadletter.redrive import CHUNK_LETTERS, Canary, Redrive, Report, chunks
+from streams.deadletter.redriving import CHUNK_LETTERS, Canary, Redrive, Report, chunks
 from streams.errors import BadSetup, HandoffError
 from streams.postgres import SyncConn, connect
 

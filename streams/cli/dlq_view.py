@@ -29,7 +29,7 @@ from streams.deadletter.find import Head
 from streams.deadletter.letters import Header, Letter
 from streams.deadletter.plan import Refused
 from streams.deadletter.reader import Span
-from streams.deadletter.redrive import Report
+from streams.deadletter.redriving import Report
 from streams.state.views import Job
 
 #: Of a message in a table; `show` and JSON have all of it.

@@ -4,6 +4,6 @@ Topics hold the letters; Postgres holds only what people did about them. Decisio
 infra/decisions/0008-dead-letters.md. For programs: `await redrive(settings, ids, who="…")`.
 """
 
-from streams.deadletter.redrive import Report, redrive
+from streams.deadletter.redriving import Report, redrive
 
 __all__ = ["Report", "redrive"]

@@ -55,7 +55,7 @@ class Sender:
             def on_delivery(error: KafkaError | None, message: Message) -> None:
                 nonlocal waiting
                 waiting -= 1
-                _settle(outcome, letter, record, error, message)
+                settle(outcome, letter, record, error, message)
 
             return on_delivery
 
@@ -97,17 +97,18 @@ class Sender:
             except BufferError:
                 self._producer.poll(_POLL_S)
             except KafkaException as e:
-                _settle(outcome, letter, record, e.args[0], None)
+                settle(outcome, letter, record, e.args[0], None)
                 return False
 
 
-def _settle(
+def settle(
     outcome: Outcome,
     letter: Letter,
     record: Redriven,
     error: KafkaError | None,
     message: Message | None,
 ) -> None:
+    """Add Kafka's answer to `outcome`; the first fault that is not of the record alone counts."""
     if error is None and message is not None:
         place = Place(record.topic, message.partition() or 0, message.offset() or 0)
         outcome.sent.append(Sent(letter, record.value, place))

@@ -27,8 +27,15 @@ class Event(StrEnum):
     WAIT = "wait"
     #: An operator ended the job.
     CANCEL = "cancel"
-    #: An operator brought a failed or cancelled job back; a step of its own, with the next seq.
-    REDRIVE = "redrive"
+    #: The same by a redrive: an operator brought the job back, and its stage did the next step.
+    REDRIVE_HAND_ON = "redrive and hand on"
+    REDRIVE_FINISH = "redrive and finish"
+    REDRIVE_FAIL = "redrive and fail"
+    REDRIVE_WAIT = "redrive and wait"
+
+    @property
+    def by_redrive(self) -> bool:
+        return self.value.startswith("redrive")
 
 
 class IllegalTransition(HandoffError):
@@ -49,16 +56,26 @@ _OPEN: Final[Mapping[Event, Status]] = MappingProxyType(
     }
 )
 
+#: A redrive is no step of its own: what is committed is what the stage made of it.
+_REDRIVEN: Final[Mapping[Event, Status]] = MappingProxyType(
+    {
+        Event.REDRIVE_HAND_ON: Status.RUNNING,
+        Event.REDRIVE_WAIT: Status.WAITING,
+        Event.REDRIVE_FINISH: Status.DONE,
+        Event.REDRIVE_FAIL: Status.FAILED,
+    }
+)
+
 #: None stands for a job that does not exist yet. What is not listed is illegal. `done` is final:
-#: there is no dead letter that could bring it back.
+#: there is no dead letter that could bring it back. A job that waits for a person has one, too.
 TRANSITIONS: Final[Mapping[Status | None, Mapping[Event, Status]]] = MappingProxyType(
     {
         None: _OPEN,
         Status.RUNNING: _OPEN,
-        Status.WAITING: _OPEN,
+        Status.WAITING: MappingProxyType({**_OPEN, **_REDRIVEN}),
         Status.DONE: MappingProxyType({}),
-        Status.FAILED: MappingProxyType({Event.REDRIVE: Status.RUNNING}),
-        Status.CANCELLED: MappingProxyType({Event.REDRIVE: Status.RUNNING}),
+        Status.FAILED: _REDRIVEN,
+        Status.CANCELLED: _REDRIVEN,
     }
 )
 

@@ -1,4 +1,4 @@
-"""Redrive on real services: whoever runs it, however often, wherever it dies, a job goes on once.
+"""Redrive on real services: whoever runs it, how often, wherever it dies: once.
 
 A letter is of step 2: `work` failed a job that a hand-off (step 1) had brought. Redriven, `work`
 does step 3 and `finish` step 4.
@@ -142,6 +142,22 @@ def test_a_redrive_of_1000_letters_killed_in_the_middle_and_run_again_gives_each
         done = actions(rig)
         assert doubles((r["topic_id"], r["partition"], r["offset"]) for r in done) == {}
         assert len(done) == 1_000
+
+
+def test_two_people_who_redrive_the_same_letters_at_once_get_one_result_and_are_both_recorded(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        ids = letters_of(rig, 30)
+        rig.worker(*STAGES, app=MENDED)
+
+        async def both() -> None:
+            await asyncio.gather(*(redrive(settings, ids, who=who) for who in ("anna", "bob")))
+
+        asyncio.run(both())
+        assert len(redriven_records(rig)) == 60
+        assert_each_has_one_result(rig, ids)
+        assert Counter(row["who"] for row in actions(rig)) == {"anna": 30, "bob": 30}
 
 
 def test_a_job_that_fails_again_has_a_new_letter_that_can_be_redriven_and_has_not_grown(

@@ -26,6 +26,28 @@ def test_a_hand_off_is_the_next_step_of_its_job(headers: list[tuple[str, bytes]]
     assert (d.is_new_job, d.claimable, d.fault) == (False, False, None)
 
 
+REDRIVEN = [(h.REDRIVE, b"mail.act.dlq/0/7"), (h.SEQ, b"4"), (h.FLOW, b"mail"), (h.BORN, b"17")]
+
+
+def test_a_redrive_is_the_next_step_of_its_job_and_claims_it() -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), REDRIVEN))
+    assert (d.job_id, d.seq, d.born_us, d.attempt) == (JOB, 5, 17, 0)
+    assert (d.is_new_job, d.claimable, d.fault) == (False, True, None)
+    # Wherever the header stands: what may be a copy is a suspect.
+    assert identified(FakeMessage(b"{}", JOB.encode(), [*HAND_OFF, REDRIVEN[0]])).claimable
+
+
+def test_a_redrive_that_is_faulty_or_a_tombstone_claims_nothing() -> None:
+    faulty = identified(FakeMessage(b"{}", b"me", REDRIVEN))
+    assert (faulty.claimable, faulty.seq, faulty.fault is None) == (False, 1, False)
+    assert not identified(FakeMessage(None, JOB.encode(), REDRIVEN)).claimable
+
+
+def test_a_plain_hand_off_claims_nothing() -> None:
+    plain = [HAND_OFF[1], HAND_OFF[0], HAND_OFF[2]]
+    assert not identified(FakeMessage(b"{}", JOB.encode(), plain)).claimable
+
+
 def test_a_record_without_our_headers_is_a_new_job_with_its_key_as_id() -> None:
     d = identified(FakeMessage(b"{}", JOB.encode()))
     assert (d.job_id, d.seq, d.claimable) == (JOB, 1, True)

@@ -115,7 +115,7 @@ class Redrive:
         report = self.report
         sent: set[Place] = set()
         gone = {head.place: head for head in heads}
-        for chunk in chunks(self._reader.at(gone), self._chunk_letters):
+        for chunk in chunks(self._reader.at(list(gone)), self._chunk_letters):
             self._pace()
             for letter in chunk:
                 gone.pop(letter.place, None)
