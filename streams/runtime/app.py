@@ -229,6 +229,9 @@ def _add_agent(app: HandoffApp, service: AgentService, channel: TopicChannel) ->
         try:
             await service.run(stream)
         except asyncio.CancelledError:
+            if not app.feeds.parts.vitals.stopping:
+                # By a handler: Faust would go on without this agent.
+                app.feeds.fail(RuntimeError(f"agent {service.name} was cancelled"))
             raise
         except BaseException as e:
             # A stage loop decides the fate of every record, so this is a fault of ours.

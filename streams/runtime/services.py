@@ -6,6 +6,7 @@ Each service has `run`, the body of its Faust agent, and starts and stops its ow
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
@@ -30,6 +31,9 @@ from streams.runtime.suspects import SuspectGate
 from streams.runtime.tracker import Tracker
 
 log = structlog.get_logger(__name__)
+
+#: What a consumer gets to close when its last commit took all the time there was.
+_CLOSE_S = 1.0
 
 Fail = Callable[[BaseException], None]
 Put = Callable[[Any], None]
@@ -150,8 +154,9 @@ class StageService:
             return
         self._puller.quiesce()
         await self._loop.stop(self._settings.grace_s)
-        timeout_s = self._settings.commit_timeout_s
+        timeout_s, started_at = self._settings.commit_timeout_s, time.monotonic()
         # Finished work is committed while the consumer is still a member, then the consumer closes.
         if not await asyncio.to_thread(self._commits.stop, timeout_s):
             log.warning("commit_unfinished", stage=self.name, timeout_s=timeout_s)
-        await asyncio.to_thread(self._puller.stop, timeout_s)
+        left_s = max(_CLOSE_S, started_at + timeout_s - time.monotonic())
+        await asyncio.to_thread(self._puller.stop, left_s)

@@ -41,6 +41,8 @@ log = structlog.get_logger(__name__)
 #: Inline handlers give the event loop a turn after so many records, or so much time.
 _SLICE_RECORDS = 250
 _SLICE_US = 100_000
+#: What cancelled handlers get to end; one that goes on is left behind.
+_CANCEL_S = 1.0
 #: A pause is said once in so long, not for each job.
 _SAY_EVERY_S = 5.0
 
@@ -377,7 +379,7 @@ class StageLoop:
         self._stopping = True
         self._cancel([d for d in self._lanes.active if d.timer is not None])
         self._start_more()
-        for wait_s in (grace_s, grace_s + 1):
+        for wait_s in (grace_s, _CANCEL_S):
             self._idle.clear()
             if not self._lanes.active:
                 break

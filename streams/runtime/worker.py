@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import signal
 from collections.abc import Sequence
 
 import structlog
@@ -15,6 +14,7 @@ from streams.crashpoints import arm
 from streams.errors import BadSetup, BadWorld, Fenced
 from streams.flow import Flow
 from streams.runtime.app import HandoffApp, faust_app
+from streams.runtime.ending import Ending
 
 log = structlog.get_logger(__name__)
 
@@ -46,21 +46,28 @@ def _calm_garbage_collector() -> None:
 
 
 async def _serve(app: HandoffApp) -> None:
-    loop = asyncio.get_running_loop()
-    told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+    parts = app.feeds.parts
+    ending = Ending(parts.settings, parts.vitals, CRASHED)
+    told = asyncio.ensure_future(ending.told.wait())
+    life = asyncio.ensure_future(_live(app))
     try:
-        await app.start()
-        waiters = [asyncio.ensure_future(w) for w in (told.wait(), app.wait_until_stopped())]
-        await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
-        for waiter in waiters:
-            waiter.cancel()
+        await asyncio.wait((told, life), return_when=asyncio.FIRST_COMPLETED)
+        if life.done():
+            life.result()
     except (BadSetup, BadWorld, Fenced) as e:
         app.failure = app.failure or e
         log.error("worker_stops", why=e.message)
     finally:
+        ending.begin()
+        for waiter in (told, life):
+            waiter.cancel()
         await app.stop()
+        ending.last_call(_exit_code(app.failure))
+
+
+async def _live(app: HandoffApp) -> None:
+    await app.start()
+    await app.wait_until_stopped()
 
 
 def _exit_code(failure: BaseException | None) -> int:

@@ -100,7 +100,9 @@ def test_while_kafka_is_frozen_a_worker_is_live_and_not_ready_and_recovers(
 ) -> None:
     assert broker.kafka is not None
     servers = broker.kafka.bootstrap_servers
-    with Rig(settings, tmp_path, partitions=1, kafka_bootstrap_servers=servers) as rig:
+    # The session outlasts the outage: this is about health, not about a group that joins anew.
+    changes = {"kafka_bootstrap_servers": servers, "session_timeout_ms": 60_000}
+    with Rig(settings, tmp_path, partitions=1, **changes) as rig:
         probe = Probe()
         worker = rig.worker("take", "work", "finish", health_port=probe.port, health_stall_s=6.0)
         rig.wait(lambda: probe.both() == (200, 200), "it is well")

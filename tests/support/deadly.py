@@ -8,6 +8,7 @@ import os
 import re
 import resource
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Literal
 
@@ -23,10 +24,24 @@ NAP_S = 6.0
 
 
 class Deed(Job):
-    deed: Literal["", "exit", "segv", "spin", "regex", "memory", "interrupt", "nap", "cancel"] = ""
+    deed: Literal[
+        "",
+        "exit",
+        "segv",
+        "spin",
+        "regex",
+        "memory",
+        "interrupt",
+        "nap",
+        "cancel",
+        "deaf",
+        "thread",
+    ] = ""
 
 
 def do(deed: Deed) -> None:
+    if deed.deed:
+        print("at it", flush=True)
     match deed.deed:
         case "exit":
             os._exit(7)
@@ -79,6 +94,12 @@ async def concurrent_strike(deed: Deed, _: Context) -> Deed:
     if deed.gate:
         await target.pass_gate(deed.gate)
     do(deed)
+    if deed.deed == "thread":
+        # Its task can be cancelled, its thread cannot.
+        await asyncio.to_thread(time.sleep, 3_600)
+    while deed.deed == "deaf":
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(3_600)
     return deed.past("strike")
 
 
