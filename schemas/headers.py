@@ -34,7 +34,7 @@ LINK: Final = "handoff_link"
 #: Of a redriven record, the first one: place of the dead letter, `topic/partition/offset`. A record
 #: with it may be a copy of another, so its step is claimed.
 REDRIVE: Final = "handoff_redrive"
-#: What begins so speaks of one delivery; of these only `LINK` belongs to the job.
+#: What begins so speaks of one delivery; of these only `LINK` belongs to the job, and `RAW_KEY`.
 OURS: Final = "handoff_"
 
 #: First header of a record that a timer brought back, and what for (`retry`): it is no plain

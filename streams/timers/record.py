@@ -21,8 +21,8 @@ from schemas.ids import is_job_id
 MAX_DUE_MS: Final = 253_402_300_799_999
 _DIGITS: Final = len(str(MAX_DUE_MS))
 _TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
-#: They say what the returned record is; what it had of them before is out of date.
-_OURS: Final = frozenset({h.TIMER, h.SEQ, h.FLOW, h.BORN, h.ATTEMPT, h.DUE, h.RETURN})
+#: Of our headers these outlive a delivery; the others are written anew when a record returns.
+_OF_THE_JOB: Final = frozenset({h.LINK, h.RAW_KEY})
 
 #: As the driver gives and takes them: a value may be null.
 AnyHeaders = Sequence[tuple[str, bytes | None]]
@@ -83,7 +83,9 @@ def returned_headers(
     ]
     if raw_key is not None and raw_key != job:
         ours.append((h.RAW_KEY, raw_key))
-    return ours + [each for each in before if each[0] not in _OURS]
+    return ours + [
+        each for each in before if not each[0].startswith(h.OURS) or each[0] in _OF_THE_JOB
+    ]
 
 
 def encode(timer: Timer, topic: str) -> tuple[str, bytes, bytes | None, Any]:

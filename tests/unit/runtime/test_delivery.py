@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id
+from streams.runtime.suspects import SuspectGate
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
 
 JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -72,6 +73,28 @@ def test_a_hand_off_that_cannot_be_ours_has_a_fault_that_says_why(
     assert is_job_id(d.job_id)
 
 
+RETURNED = [(h.TIMER, b"retry"), (h.SEQ, b"4"), (h.FLOW, b"mail"), (h.BORN, b"7")]
+
+
+def test_what_a_timer_brought_back_is_the_next_step_and_must_claim_it() -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), [*RETURNED, (h.ATTEMPT, b"3"), ("x", b"")]))
+    assert (d.job_id, d.seq, d.born_us) == (JOB, 5, 7)
+    assert (d.attempt, d.attempts_told) == (3, 3)
+    assert (d.is_new_job, d.claimable, d.fault) == (False, True, None)
+    assert SuspectGate.is_suspect(d)
+    plain = identified(FakeMessage(b"{}", JOB.encode(), HOP))
+    assert not SuspectGate.is_suspect(plain)
+
+
+@pytest.mark.parametrize("spent", [[], [(h.ATTEMPT, b"many")], [(h.ATTEMPT, b"9" * 30)]])
+def test_a_returned_record_whose_attempts_are_unknown_is_not_run(
+    spent: list[tuple[str, bytes]],
+) -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), [*RETURNED, *spent]))
+    assert d.fault == "its header handoff_attempt is no number"
+    assert not d.claimable
+
+
 def test_a_foreign_traceparent_becomes_a_link_and_our_own_does_not() -> None:
     foreign = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     d = identified(FakeMessage(b"{}", JOB.encode(), [(h.TRACEPARENT, foreign)]))
@@ -85,7 +108,7 @@ def test_a_foreign_traceparent_becomes_a_link_and_our_own_does_not() -> None:
     st.none()
     | st.lists(
         st.tuples(
-            st.sampled_from([h.HOP, h.SEQ, h.FLOW, h.BORN, h.TRACEPARENT, "x"]),
+            st.sampled_from([h.HOP, h.SEQ, h.FLOW, h.BORN, h.TIMER, h.ATTEMPT, h.TRACEPARENT, "x"]),
             st.binary(max_size=60),
         ),
         max_size=8,
