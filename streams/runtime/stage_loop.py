@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Sequence
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any
 
 import structlog
@@ -421,6 +422,11 @@ class StageLoop:
                 self._drop(d, d.again_at - asyncio.get_running_loop().time())
             elif d.task is not None:
                 d.task.cancel()
+                if getcoroutinestate(d.task.get_coro()) == CORO_CREATED:
+                    # Its body never begins, so it cannot see that it is over.
+                    self._running -= 1
+                    d.task = None
+                    self._drop(d)
 
     async def stop(self, grace_s: float) -> None:
         """Start nothing new, give running handlers `grace_s`, cancel the rest.

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from streams.config import Settings
 from streams.kafka import Record, TopicFacts
 from streams.postgres import Pool
+from streams.runtime.health import AgentFacts
 from streams.runtime.services import Fail, Put
 from streams.runtime.state_reader import Batch
 from streams.runtime.state_services import ReaderService
@@ -66,6 +67,9 @@ class TimerService(ReaderService[TimerRecord]):
                 fail(e)
 
         self._dispatching = asyncio.create_task(dispatch())
+
+    def facts(self) -> AgentFacts:
+        return AgentFacts(self._reader, paused=self._dispatcher.paused)
 
     async def stop(self) -> None:
         self._dispatcher.stop()

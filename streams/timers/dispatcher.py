@@ -47,6 +47,8 @@ class Dispatcher:
         self._pool, self._settings = pool, settings
         self._sender = Sender(settings)
         self._told = asyncio.Event()
+        #: Why nothing is returned now, None while all is well.
+        self.paused: str | None = None
 
     async def run(self) -> None:
         """Until `stop`. A bad world is waited out; any other error is raised."""
@@ -54,7 +56,9 @@ class Dispatcher:
             while not self._told.is_set():
                 try:
                     wait_s = await self._round()
+                    self.paused = None
                 except BadWorld as e:
+                    self.paused = e.message
                     _log.warning("timers_paused", why=e.message)
                     wait_s = _PAUSE_S
                 await self._sleep(wait_s)

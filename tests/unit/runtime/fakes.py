@@ -94,6 +94,10 @@ class OpenGate:
     waits = None
 
     @staticmethod
+    async def screen(_: Sequence[Delivery]) -> list[Delivery]:
+        return []
+
+    @staticmethod
     def is_suspect(_: Delivery) -> bool:
         return False
 
