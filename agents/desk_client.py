@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,9 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from agents.settings import desk_settings
 from streams import BadRecord, BadWorld, EffectNotDone
+from streams.retry_after import seconds
 
 _CONFLICT = 409
 _TOO_MANY = 429
+_UNAVAILABLE = 503
 _DETAIL_CHARS = 300
 
 
@@ -33,6 +36,8 @@ class DeskAnswer(BaseModel):
 
 class DeskRefusedNow(EffectNotDone, BadWorld):
     """The desk did not take the call and did nothing: it is away, or has too much to do.
+
+    The stage pauses, as long as the desk asked for by Retry-After, and spends no attempt.
 
     Operator action: see to the desk; the stage goes on by itself.
     """
@@ -57,6 +62,7 @@ async def _post(path: str, payload: dict[str, Any], key: str) -> DeskAnswer:
             f"{desk.url}/{path}", json=payload, headers=headers
         ) as response:
             text = await response.text()
+            wanted = response.headers.get("Retry-After")
     except aiohttp.ClientConnectorError as e:
         raise DeskRefusedNow(f"The desk at {desk.url} cannot be reached: {e}.", key=key) from e
     except (aiohttp.ClientError, TimeoutError) as e:
@@ -66,16 +72,18 @@ async def _post(path: str, payload: dict[str, Any], key: str) -> DeskAnswer:
             "have taken effect; it is repeated with the same key.",
             key=key,
         ) from e
-    return _read(path, key, response.status, text)
+    return _read(path, key, response.status, text, seconds(wanted, datetime.now(UTC)))
 
 
-def _read(path: str, key: str, status: int, text: str) -> DeskAnswer:
+def _read(path: str, key: str, status: int, text: str, after_s: float | None) -> DeskAnswer:
+    """The answer. `after_s`: how long the desk wants to be left alone, if it said so."""
     said = f"The desk answered {status} to {path} for key {key}: {text.strip()[:_DETAIL_CHARS]}"
     if status == _TOO_MANY:
-        raise DeskRefusedNow(said, key=key, status=status)
+        raise DeskRefusedNow(said, after_s=after_s, key=key, status=status)
     # 409: an earlier call with this key is still running; its answer is ours, a little later.
     if status >= 500 or status == _CONFLICT:
-        raise BadWorld(said, key=key, status=status)
+        wait_s = after_s if status == _UNAVAILABLE else None
+        raise BadWorld(said, after_s=wait_s, key=key, status=status)
     if status >= 300:
         raise BadRecord(said, key=key, status=status)
     try:

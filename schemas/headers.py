@@ -34,8 +34,19 @@ LINK: Final = "handoff_link"
 #: Of a redriven record, the first one: place of the dead letter, `topic/partition/offset`. A record
 #: with it may be a copy of another, so its step is claimed.
 REDRIVE: Final = "handoff_redrive"
-#: What begins so speaks of one delivery; of these only `LINK` belongs to the job.
+#: What begins so speaks of one delivery; of these only `LINK` belongs to the job, and `RAW_KEY`.
 OURS: Final = "handoff_"
+
+#: First header of a record that a timer brought back, and what for (`retry`): it is no plain
+#: hand-off but a suspect that claims its step. `handoff_seq` is then the step that waited.
+TIMER: Final = "handoff_timer"
+#: Handler runs spent so far at this stage; comes with `handoff_timer`.
+ATTEMPT: Final = "handoff_attempt"
+#: Raw key of the record that waited, where it was not the job's id.
+RAW_KEY: Final = "handoff_key"
+#: Of a record on the `timers` topic only: when it is due (epoch ms), and which topic it returns to.
+DUE: Final = "handoff_due"
+RETURN: Final = "handoff_return"
 
 #: Names of Kafka's own dead-letter headers (KIP-1191).
 DLQ_TOPIC: Final = "__dlq.errors.topic"

@@ -76,13 +76,15 @@ class JobState(_Wire):
     seq: int = Field(ge=1)
     #: Output of the hop, the JSON that was handed on; None where there is none.
     data: Any = None
-    #: Handler runs that this step took.
+    #: Handler runs that this step took, and before it those that ended in a wait for a timer.
     attempts: int = Field(ge=0)
     updated_at: datetime
     #: Stages and sinks that the step handed to.
     to: tuple[str, ...] = ()
     parent: str | None = None
     error: JobError | None = None
+    #: When the timer of a waiting job is due; None for one that waits for a person.
+    wakes_at: datetime | None = None
     timing: HopTiming | None = None
     usage: dict[str, Any] | None = None
     #: Slot and incarnation of the worker, `<slot>.<incarnation>`.

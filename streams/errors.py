@@ -28,8 +28,15 @@ class BadRecord(HandoffError):
 class BadWorld(HandoffError):
     """Kafka, Postgres or a target is unreachable; no attempt is spent, the work is done later.
 
+    Raised by a handler, it pauses the stage. `after_s` is how long the other side asked for
+    (`streams.retry_after.seconds`); the pause is then that long.
+
     Operator action: restore the service named in the message; the worker goes on by itself.
     """
+
+    def __init__(self, message: str, *, after_s: float | None = None, **fields: object) -> None:
+        super().__init__(message, **fields)
+        self.after_s = after_s
 
 
 class BadSetup(HandoffError):

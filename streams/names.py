@@ -32,6 +32,11 @@ class Names:
     def job_state_topic(self) -> str:
         return f"{self.prefix}job-state"
 
+    @property
+    def timers_topic(self) -> str:
+        """Records that come back to their topic at a time."""
+        return f"{self.prefix}timers"
+
     def stage_group(self, flow: str, stage: str) -> str:
         """The consumer group of a stage has the name of its topic."""
         return self.stage_topic(flow, stage)
@@ -43,6 +48,10 @@ class Names:
     @property
     def tracer_group(self) -> str:
         return f"{self.prefix}tracer"
+
+    @property
+    def timers_group(self) -> str:
+        return f"{self.prefix}timers"
 
     @staticmethod
     def member(group: str, slot: int) -> str:

@@ -97,7 +97,7 @@ class Plan:
 
 
 def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
-    """All topics that `flow` needs, in the order of its stages, job-state last."""
+    """All topics that `flow` needs, in the order of its stages, then timers and job-state."""
     names = settings.names
     retention = str(settings.retention_ms)
     # A hand-off's topic takes less than its dead-letter topic, which must hold it complete.
@@ -113,6 +113,12 @@ def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
         "retention.ms": "-1",
         "max.message.bytes": str(_LARGE_BYTES),
     }
+    # A timer is kept by Postgres once it was read, so it need not outlive the hand-offs.
+    waiting = {
+        "cleanup.policy": "delete",
+        "retention.ms": retention,
+        "max.message.bytes": str(_LARGE_BYTES),
+    }
     state = {
         "cleanup.policy": "compact",
         # Every step stays readable for as long as the hand-offs that it explains.
@@ -125,6 +131,7 @@ def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
         found.append(_spec(names.dead_letter_topic(flow.name, each.name), dead, settings))
     for sink in flow.sinks:
         found.append(_spec(names.stage_topic(flow.name, sink), handed, settings))
+    found.append(_spec(names.timers_topic, waiting, settings))
     found.append(_spec(names.job_state_topic, state, settings))
     return tuple(found)
 
@@ -140,8 +147,8 @@ def _spec(name: str, config: dict[str, str], settings: Settings) -> TopicSpec:
 
 
 def groups(flow: Flow, settings: Settings) -> tuple[tuple[str, str], ...]:
-    """(group, topic) of every group whose offsets are kept in Kafka; the agents on job-state keep
-    theirs in Postgres."""
+    """(group, topic) of every group whose offsets are kept in Kafka; the agents on job-state and
+    timers keep theirs in Postgres."""
     names = settings.names
     return tuple(
         (names.stage_group(flow.name, s.name), names.stage_topic(flow.name, s.name))

@@ -125,7 +125,7 @@ class _Demo:
         desk.start(supervisor)
         env = {**environment(self.settings), **desk.env}
         stages = [s.name for s in self.flow.stages]
-        for name, runs in ((_WORKER, stages), (_PROJECTOR, [_PROJECTOR])):
+        for name, runs in ((_WORKER, stages), (_PROJECTOR, [_PROJECTOR, "timers"])):
             log = self.place / f"{name}.log"
             supervisor.start(worker_spec(name, DEFAULT_APP, env, *runs, log=log))
 

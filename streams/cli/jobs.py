@@ -126,6 +126,8 @@ def _facts(job: Job) -> Table:
     table.add_row("status", Text.assemble(status_text(job.status), f" at {job.stage}"))
     table.add_row("born", moment(job.born_at))
     table.add_row("updated", moment(job.updated_at))
+    if job.wakes_at is not None:
+        table.add_row("wakes", moment(job.wakes_at))
     if job.error:
         table.add_row("error", Text(f"{job.error.kind}: {job.error.message}", style="red"))
     if job.data is not None:

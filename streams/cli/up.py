@@ -39,9 +39,9 @@ def up(
     """Start everything that a flow needs, and keep it running until Ctrl-C.
 
     Kafka and Postgres are started unless KAFKA_BOOTSTRAP_SERVERS and DATABASE_URL name running
-    ones. Database, schema, topics and offsets are made. Workers and the projector are restarted
-    with back-off when they die. Ctrl-C stops the workers first, then the services; a second Ctrl-C
-    kills the workers. The desk of the mail flow: --with infra.demo.desk.
+    ones. Database, schema, topics and offsets are made. Workers, projector and timers are
+    restarted with back-off when they die. Ctrl-C stops the workers first, then the services; a
+    second Ctrl-C kills the workers. The desk of the mail flow: --with infra.demo.desk.
     """
     flow = load_flow(app)
     with services(data_dir) as endpoints, stop_on_signals() as request:
@@ -79,12 +79,12 @@ def _run(
 
 
 def _state_agents() -> list[str]:
-    return ["projector", "tracer"] if tracing_wanted() else ["projector"]
+    return ["projector", "timers", *(["tracer"] if tracing_wanted() else [])]
 
 
 def _where(settings: Settings, stages: list[str], workers: int) -> str:
     return (
-        f"{workers} worker{'s' if workers > 1 else ''} with {', '.join(stages)}, and the "
-        f"projector, are starting. For other terminals:\n  {exports(environment(settings))}\n"
+        f"{workers} worker{'s' if workers > 1 else ''} with {', '.join(stages)}, the projector "
+        f"and the timers are starting. For other terminals:\n  {exports(environment(settings))}\n"
         "Then: handoff submit FILE, handoff jobs ls, handoff doctor. Ctrl-C stops all."
     )

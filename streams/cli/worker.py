@@ -18,9 +18,10 @@ def worker(
     stages: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Stages of the flow, projector (job-state into Postgres), tracer (spans).",
+            help="Stages of the flow, projector (job-state into Postgres), timers (long waits), "
+            "tracer (spans).",
             metavar="[STAGE]...",
-            show_default="all stages, the projector and, with OTEL_*, the tracer",
+            show_default="all stages, projector, timers and, with OTEL_*, the tracer",
         ),
     ] = None,
     app: App = DEFAULT_APP,

@@ -4,6 +4,7 @@ The sole importer of confluent_kafka; other modules take the driver's names from
 """
 
 from confluent_kafka import (
+    OFFSET_BEGINNING,
     OFFSET_INVALID,
     Consumer,
     KafkaError,
@@ -43,6 +44,7 @@ from streams.kafka.topics import (
 )
 
 __all__ = [
+    "OFFSET_BEGINNING",
     "OFFSET_INVALID",
     "WORLD",
     "AdminClient",

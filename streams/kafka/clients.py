@@ -105,8 +105,10 @@ def transactional_producer(
     )
 
 
-def idempotent_producer(settings: Settings, on_error: ErrorCallback | None = None) -> Producer:
-    """A producer for submissions: acks=all, no duplicates from its own retries."""
+def idempotent_producer(
+    settings: Settings, on_error: ErrorCallback | None = None, *, delivery_timeout_ms: int = 30_000
+) -> Producer:
+    """A producer outside of transactions: acks=all, no duplicates from its own retries."""
     return Producer(
         {
             **_common(settings, on_error),
@@ -114,7 +116,7 @@ def idempotent_producer(settings: Settings, on_error: ErrorCallback | None = Non
             "partitioner": PARTITIONER,
             "linger.ms": 10,
             # A sender should hear that the cluster is away, not wait for five minutes.
-            "delivery.timeout.ms": 30_000,
+            "delivery.timeout.ms": delivery_timeout_ms,
             "queue.buffering.max.messages": 200_000,
         }
     )

@@ -27,7 +27,8 @@ class Suspect(NamedTuple):
     topic_id: UUID
     partition: int
     offset: int
-    #: A submission whose key is its id: the first record to claim the step owns it.
+    #: A submission whose key is its id, or what a timer brought back: the first record to claim the
+    #: step owns it.
     claim: bool
     #: At or below the consumed horizon of its partition: the group was reset.
     check_finished: bool

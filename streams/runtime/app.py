@@ -32,12 +32,13 @@ from streams.runtime.health_server import HealthServer
 from streams.runtime.journal import Journal
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
+from streams.runtime.timer_service import TimerService
 from streams.runtime.watchdog import Watchdog
 from streams.tracing import configure_tracing, tracing_wanted
 
 log = structlog.get_logger(__name__)
 
-PROJECTOR, TRACER = "projector", "tracer"
+PROJECTOR, TIMERS, TRACER = "projector", "timers", "tracer"
 
 
 class TopicChannel(Channel):  # type: ignore[type-arg]
@@ -113,7 +114,7 @@ class Parts:
     def __init__(self, flow: Flow, wanted: Sequence[str], settings: Settings) -> None:
         self.settings = settings
         self._incarnation = secrets.token_hex(4)
-        self._pool = open_pool(settings, max_size=max(4, len(flow.stages) + 2))
+        self._pool = open_pool(settings, max_size=max(4, len(flow.stages) + 3))
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
         self._journal = Journal(self._pool, settings, self._incarnation)
         self._channels: dict[str, TopicChannel] = {}
@@ -127,13 +128,15 @@ class Parts:
         self._pruner = Pruner(self._pool, settings) if projects else None
 
     def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
-        every = [s.name for s in flow.stages] + [PROJECTOR]
+        every = [s.name for s in flow.stages] + [PROJECTOR, TIMERS]
         if tracing_wanted():
             every.append(TRACER)
         services: list[AgentService] = []
         for name in wanted or every:
             if name == PROJECTOR:
                 services.append(ProjectorService(self.settings, self._pool))
+            elif name == TIMERS:
+                services.append(TimerService(self.settings, self._pool))
             elif name == TRACER:
                 services.append(TracerService(self.settings, self._pool))
             else:

@@ -32,7 +32,8 @@ class Target(NamedTuple):
 class Result(NamedTuple):
     """What became of a delivery: handed on (`target`), failed or parked (`error`), or done.
 
-    `data` is the hop's output, JSON.
+    `data` is the hop's output, JSON. With `wakes_us` (epoch) it waits for its timer instead of
+    being a dead letter, and `error` says why.
     """
 
     status: Status
@@ -41,17 +42,20 @@ class Result(NamedTuple):
     target: Target | None = None
     ce_type: bytes = b""
     error: JobError | None = None
+    wakes_us: int | None = None
 
 
 class Delivery:
     """A record on its way through a stage, and in the end the records that it leads to.
 
     `fault` says why it can never be processed, if so. `claimable`: a new job whose key is its id,
-    or a redrive; there may be another record that does the same step.
+    a redrive, or what a timer brought back; there may be another record that does the same step.
     """
 
     # Class attributes are the usual values: a record that has nothing special sets five fields.
     attempt = 0
+    #: Of `attempt`, what the record itself told: they survive a restart.
+    attempts_told = 0
     seq = _FIRST_STEP
     job_id = ""
     key = b""
@@ -61,9 +65,16 @@ class Delivery:
     fault: str | None = None
     link: str | None = None
     model: Any = None
-    #: Of the run under way, and of the wait for the next one.
+    #: Of the run under way, and of the wait for the next one, which ends at `again_at` (loop time).
     task: Any = None
     timer: Any = None
+    again_at = 0.0
+    #: Why it waits for its next run.
+    why: JobError | None = None
+    #: For `streams.runtime.pause`: how often the stage had been reopened when this record last met
+    #: a bad world, and how often others passed in between.
+    world_seen = -1
+    doubts = 0
     #: None for what needs no records: a tombstone, a skipped duplicate.
     result: Result | None = None
 
@@ -140,16 +151,26 @@ class Delivery:
             self.fault = self.fault or f"its header {h.SEQ} is out of range"
         if found.get(h.FLOW) != flow:
             self.fault = f"its header {h.FLOW} names another flow"
+        if h.TIMER in found:
+            self._read_attempts(found.get(h.ATTEMPT) or b"")
         if not is_job_id(text):
             self.fault = "it is a hand-off, but its key is no job id"
         if self.fault is None:
             self.job_id = text
             self.key = text.encode()
-            self.claimable = h.REDRIVE in found and self.message.value() is not None
+            # Commands and dispatchers may have run twice.
+            copied = h.REDRIVE in found or h.TIMER in found
+            self.claimable = copied and self.message.value() is not None
         else:
             # It is no step of the job whose key it may bear, so it must not write one.
             self.seq = _FIRST_STEP
             self._name_by_place()
+
+    def _read_attempts(self, spent: bytes) -> None:
+        if spent.isdigit() and len(spent) <= _PLAIN_SEQ_DIGITS:
+            self.attempt = self.attempts_told = int(spent)
+        else:
+            self.fault = f"its header {h.ATTEMPT} is no number"
 
     def _new_job(self, text: str, found: Mapping[str, bytes | None]) -> None:
         self.is_new_job = True

@@ -12,9 +12,6 @@ from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked
 from streams.retry import Backoff
 from streams.runtime.records import job_error
 
-#: How long to wait when the world is bad: no attempt is spent, and it may last.
-WORLD_PAUSE = Backoff(attempts=2**31)
-
 
 class RetryAsked(Exception):
     """The handler returned `Retry`."""
@@ -26,10 +23,22 @@ class RetryAsked(Exception):
 
 @dataclass(frozen=True, slots=True)
 class RunAgain:
-    """After `wait_s`. `spends`: whether the attempt counts against the stage's policy."""
+    """After `wait_s`; the attempt counts. `error` says why it waits.
+
+    `in_place`: held in memory; otherwise the wait is a committed step, and a timer ends it.
+    """
 
     wait_s: float
-    spends: bool = True
+    in_place: bool
+    error: JobError
+
+
+@dataclass(frozen=True, slots=True)
+class WorldIsBad:
+    """The stage pauses, `after_s` long if the other side said so; no attempt is spent."""
+
+    reason: str
+    after_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,24 +51,27 @@ class GiveUp:
 
 def judge(
     error: BaseException, *, stage: str, attempt: int, policy: Backoff, rng: random.Random
-) -> RunAgain | GiveUp:
+) -> RunAgain | WorldIsBad | GiveUp:
     """The fate of a record whose `attempt`-th run (from 1) raised `error`."""
     match error:
         case BadWorld():
-            return RunAgain(WORLD_PAUSE.wait_seconds(2, rng) or 0.0, spends=False)
+            return WorldIsBad(error.message, error.after_s)
         case EffectParked():
             return GiveUp(job_error(error.kind, error.message), Status.WAITING)
         case BadRecord():
             return GiveUp(job_error(error.kind, error.message))
         case BadSetup():
             return GiveUp(job_error("bad_setup", error.message))
-    wait_s = policy.wait_seconds(attempt, rng)
+    asked = isinstance(error, RetryAsked)
+    wait_s = policy.wait_seconds(attempt, rng) if asked or policy.retries(error) else None
     if wait_s is None:
-        what = _text(error)
-        message = f"{type(error).__name__}: {what}" if what else type(error).__name__
         times = "once" if attempt == 1 else f"{attempt} times"
-        return GiveUp(job_error("handler_failed", f"Stage {stage} failed {times}: {message}"))
-    return RunAgain(max(wait_s, error.after_s) if isinstance(error, RetryAsked) else wait_s)
+        return GiveUp(job_error("handler_failed", f"Stage {stage} failed {times}: {_said(error)}"))
+    if isinstance(error, RetryAsked):
+        wait_s = max(wait_s, error.after_s)
+    in_place = wait_s <= policy.in_place.total_seconds()
+    why = f"Attempt {attempt} of {policy.attempts} of stage {stage}: {_said(error)}"
+    return RunAgain(wait_s, in_place, job_error("retry", why))
 
 
 def unusable(place: str, fault: str) -> GiveUp:
@@ -78,8 +90,10 @@ def not_valid(place: str, error: ValidationError, model: type[BaseModel]) -> Giv
     )
 
 
-def _text(error: BaseException) -> str:
+def _said(error: BaseException) -> str:
     try:
-        return str(error)
+        text = str(error)
     except Exception:
-        return "(its text cannot be had)"
+        text = "(its text cannot be had)"
+    name = type(error).__name__
+    return f"{name}: {text}" if text else name

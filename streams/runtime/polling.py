@@ -32,6 +32,8 @@ class PollingThread(ABC):
 
     #: Whether the ends of partitions are told as messages.
     tell_ends = False
+    #: What to do when the position is no longer in the topic: an operator's sentence.
+    gone_advice = "`handoff topics apply --reseed` starts a stage at the oldest record that is left"
 
     def __init__(
         self,
@@ -95,8 +97,7 @@ class PollingThread(ABC):
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise BadSetup(
                 f"Group {self._group} cannot go on: {error.str()}. The position is no longer in "
-                "the topic: retention has passed it. `handoff topics apply --reseed` starts a "
-                "stage at the oldest record that is left."
+                f"the topic: retention has passed it. {self.gone_advice}."
             )
         if error.fatal() or error.code() == KafkaError._FATAL:
             raise BadSetup(f"The consumer of {self._group} broke: {error.str()}.")

@@ -23,6 +23,7 @@ from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow, Stage
 from streams.outcome import Done, Emit, Outcome, Reject, Retry
 from streams.runtime.delivery import Delivery, OutRecord, Result, Target
+from streams.timers.record import MAX_DUE_MS, Timer, encode, returned_headers
 
 _ERROR_CHARS = 2_000
 _STATUS = {status: status.value.encode() for status in Status}
@@ -59,6 +60,7 @@ class RecordWriter:
         self._flow, self._stage = flow, stage
         self._max_payload_bytes = settings.max_payload_bytes
         self._state_topic = names.job_state_topic
+        self._timers_topic = names.timers_topic
         self._dead_letter_topic = names.dead_letter_topic(flow.name, stage.name)
         self._group = names.stage_group(flow.name, stage.name).encode()
         self._targets = {
@@ -127,7 +129,7 @@ class RecordWriter:
     def _hand_off(self, d: Delivery, target: Target, model: BaseModel, finished_us: int) -> None:
         data = self._payload(model)
         ce_type = self._types.get(type(model)) or self._type_of(type(model))
-        d.result = _result((target.status, data, finished_us, target, ce_type, None))
+        d.result = _result((target.status, data, finished_us, target, ce_type, None, None))
 
     @staticmethod
     def fail(
@@ -136,8 +138,14 @@ class RecordWriter:
         """Make a dead letter the result of `d`."""
         d.result = Result(status, None, finished_us, error=error)
 
+    @staticmethod
+    def wait(d: Delivery, error: JobError, wakes_us: int, finished_us: int) -> None:
+        """Make a wait for a timer the result of `d`, whose `attempt` is what it has spent."""
+        wakes_us = min(wakes_us, MAX_DUE_MS * 1000)
+        d.result = Result(Status.WAITING, None, finished_us, error=error, wakes_us=wakes_us)
+
     def records(self, d: Delivery) -> Sequence[OutRecord]:
-        """The records of a concluded delivery: its state, and a hand-off or a dead letter.
+        """The records of a concluded delivery: its state, and a hand-off, a dead letter or a timer.
 
         Made when they are produced, not before: what a stage holds in flight stays small, and a
         commit that is repeated writes the same again.
@@ -147,6 +155,8 @@ class RecordWriter:
             return ()
         if result.target is not None:
             return self._state(d, result), self._hand_off_record(d, result, result.target)
+        if result.wakes_us is not None:
+            return self._state(d, result), self._timer_record(d, result.wakes_us)
         if result.error is not None:
             return self._state(d, result), self._dead_letter_record(d, result.error)
         return (self._state(d, result),)
@@ -163,6 +173,24 @@ class RecordWriter:
             *self._static_headers,
         ]
         return target.topic, key, result.data, headers
+
+    def _timer_record(self, d: Delivery, wakes_us: int) -> OutRecord:
+        """What the dispatcher will write to this stage's topic: the consumed record again, as the
+        step after this one, with the attempts that are spent."""
+        headers = returned_headers(
+            d.raw_headers(),
+            kind=b"retry",
+            flow=self._flow_name,
+            seq=d.seq,
+            born_us=d.born_us,
+            attempts=d.attempt,
+            raw_key=d.message.key(),
+            job=d.key,
+        )
+        # Whole milliseconds, rounded up: never before its time.
+        due_ms = -(-wakes_us // 1000)
+        timer = Timer(due_ms, d.tracker.topic, d.job_id, d.message.value(), headers)
+        return encode(timer, self._timers_topic)
 
     def _dead_letter_record(self, d: Delivery, error: JobError) -> OutRecord:
         """The original record, complete: raw key, value and headers, and what is known of it."""
@@ -198,6 +226,8 @@ class RecordWriter:
         more = b""
         if (error := result.error) is not None:
             more += b'"error":%b,' % orjson.dumps({"kind": error.kind, "message": error.message})
+            if result.wakes_us is not None:
+                more += b'"wakesAt":"%b",' % self._iso(result.wakes_us)
         if d.link is not None:
             more += b'"link":%b,' % orjson.dumps(d.link)
         value = _STATE % (

@@ -14,6 +14,7 @@ import asyncio
 import random
 from collections import deque
 from collections.abc import Sequence
+from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any
 
 import structlog
@@ -28,8 +29,9 @@ from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.journal import StageJournal
-from streams.runtime.judge import GiveUp, RetryAsked, judge, not_valid, unusable
+from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
 from streams.runtime.lanes import Lanes
+from streams.runtime.pause import Pause
 from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
@@ -43,8 +45,6 @@ _SLICE_RECORDS = 250
 _SLICE_US = 100_000
 #: What cancelled handlers get to end; one that goes on is left behind.
 _CANCEL_S = 1.0
-#: A pause is said once in so long, not for each job.
-_SAY_EVERY_S = 5.0
 
 
 class StageLoop:
@@ -83,12 +83,14 @@ class StageLoop:
         self._flush_due = False
         self._stopping = False
         self._idle = asyncio.Event()
-        self._said_at = -_SAY_EVERY_S
+        self._pause = Pause(stage.name, self._start_more, self._rng)
 
     @property
     def paused(self) -> str | None:
-        """Why no handler starts now, or None."""
-        return self._journal.paused if self._journal is not None else None
+        """Why no handler starts now though there may be work, or None; for any thread."""
+        paused = self._journal.paused if self._journal is not None else None
+        # A pause that waits for a record to probe with stops nobody.
+        return paused or self._gate.waits or (self._pause.reason if self._lanes.active else None)
 
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""
@@ -149,6 +151,11 @@ class StageLoop:
             self._wait(d)
             return
         if self._prepare(d):
+            if self._pause.reason is not None:
+                self._lanes.enter(d)
+                self._runnable.append(d)
+                self._start_more()
+                return
             wait_s = self._attempt_inline(d)
             if wait_s is not None:
                 self._lanes.enter(d)
@@ -170,6 +177,8 @@ class StageLoop:
         finally:
             if token is not None:
                 self._hop_context.leave(token)
+            if self._pause.probe is d:
+                self._pause.passed(d)
         return None
 
     # -- 4: concurrent -----------------------------------------------------------------------
@@ -188,9 +197,15 @@ class StageLoop:
         self._start_more()
 
     def _start_more(self) -> None:
-        limit = self._stage.concurrency
+        limit, inline = self._stage.concurrency, 0
         while self._runnable and self._running < limit:
-            d = self._runnable.popleft()
+            if inline == _SLICE_RECORDS:
+                asyncio.get_running_loop().call_soon(self._start_more)
+                return
+            d = self._runnable[0]
+            if self._pause.reason is not None and self._held(d):
+                return
+            self._runnable.popleft()
             if d.result is not None or d.model is None:
                 self._end(d)
             elif self._dropped(d):
@@ -199,11 +214,19 @@ class StageLoop:
                 self._running += 1
                 d.task = asyncio.get_running_loop().create_task(self._run_concurrent(d))
             else:
+                inline += 1
                 wait_s = self._attempt_inline(d)
                 if wait_s is None:
                     self._end(d)
                 else:
                     self._later(d, wait_s)
+
+    def _held(self, d: Delivery) -> bool:
+        """True when the stage's pause holds `d` back: everything that would start its handler, but
+        for one probe."""
+        if d.result is not None or d.model is None or self._stopping or not d.tracker.live:
+            return False
+        return not self._pause.may_start(d)
 
     async def _run_concurrent(self, d: Delivery) -> None:
         job = self._begin(d)
@@ -222,6 +245,8 @@ class StageLoop:
                 wait_s = self._judge(d, TimeoutError(f"no result after {self._timeout_s} s"))
             elif isinstance(e, asyncio.CancelledError) and d.task.cancelling():
                 self._running -= 1
+                # Stopped, not failed: this run does not count.
+                d.attempt -= 1
                 self._drop(d)
                 self._start_more()
                 return
@@ -230,6 +255,8 @@ class StageLoop:
         self._time_limit.end(d)
         self._running -= 1
         d.task = None
+        if self._pause.probe is d:
+            self._pause.passed(d)
         if wait_s is None:
             self._end(d)
         elif self._dropped(d):
@@ -264,34 +291,39 @@ class StageLoop:
         d.model = None
 
     def _judge(self, d: Delivery, error: BaseException) -> float | None:
-        """Seconds until the next run of `d`, or None once a dead letter is its result."""
+        """Seconds until the next run of `d` in place, or None once its result is final."""
         stage = self._stage
         fate = judge(error, stage=stage.name, attempt=d.attempt, policy=stage.retry, rng=self._rng)
+        if isinstance(fate, WorldIsBad):
+            d.attempt -= 1
+            return self._pause.failed(d, fate.reason, fate.after_s)
         if isinstance(fate, GiveUp):
             self._give_up(d, fate)
             return None
-        if not fate.spends:
-            d.attempt -= 1
-            self._say_paused(d, error)
-        else:
-            log.info(
-                "retry",
-                stage=stage.name,
-                job=d.job_id,
-                attempt=d.attempt,
-                wait_s=round(fate.wait_s, 3),
-                error=type(error).__name__,
-            )
-        return fate.wait_s
+        log.info(
+            "retry",
+            stage=stage.name,
+            job=d.job_id,
+            attempt=d.attempt,
+            wait_s=round(fate.wait_s, 3),
+            in_place=fate.in_place,
+            error=type(error).__name__,
+        )
+        d.why = fate.error
+        if fate.in_place:
+            return fate.wait_s
+        self._wait_for_timer(d, fate.wait_s)
+        return None
 
     def _give_up(self, d: Delivery, fate: GiveUp) -> None:
         self._writer.fail(d, fate.error, now_us(), fate.status)
 
-    def _say_paused(self, d: Delivery, error: BaseException) -> None:
-        now = asyncio.get_running_loop().time()
-        if now - self._said_at >= _SAY_EVERY_S:
-            self._said_at = now
-            log.warning("stage_paused", stage=self._stage.name, job=d.job_id, why=str(error))
+    def _wait_for_timer(self, d: Delivery, wait_s: float) -> None:
+        """A step of its own: nothing is held in memory, and no restart forgets the attempts."""
+        assert d.why is not None, "what has spent an attempt says why"
+        now = now_us()
+        self._writer.wait(d, d.why, now + round(max(wait_s, 0.0) * 1e6), now)
+        d.model = None
 
     def _begin(self, d: Delivery) -> Context:
         """Count the attempt, start the clock; the context of this run."""
@@ -328,11 +360,17 @@ class StageLoop:
             self._idle.set()
 
     def _later(self, d: Delivery, wait_s: float) -> None:
-        d.timer = asyncio.get_running_loop().call_later(wait_s, self._again, d)
+        loop = asyncio.get_running_loop()
+        d.again_at = loop.time() + wait_s
+        d.timer = loop.call_later(wait_s, self._again, d)
 
     def _again(self, d: Delivery) -> None:
         d.timer = None
-        self._runnable.appendleft(d)
+        if self._pause.reason is None:
+            self._runnable.appendleft(d)
+        else:
+            # Behind the others: were it the record and not the world, it must not be each probe.
+            self._runnable.append(d)
         self._start_more()
 
     # -- 6 and 7 -----------------------------------------------------------------------------
@@ -353,30 +391,52 @@ class StageLoop:
         """True, and the delivery given back, when its partition is gone or the worker stops."""
         if d.tracker.live and not self._stopping:
             return False
-        self._budget.release([d])
+        self._give_back(d)
         return True
 
-    def _drop(self, d: Delivery) -> None:
-        self._budget.release([d])
+    def _give_back(self, d: Delivery, wait_s: float = 0.0) -> None:
+        """`d` runs no more here. A stop must not forget attempts that only memory knows of, so they
+        go into a timer; the partition of another owner is not ours to write for."""
+        self._pause.dropped(d)
+        if d.tracker.live and d.attempt > d.attempts_told:
+            self._wait_for_timer(d, wait_s)
+            self._complete(d)
+        else:
+            self._budget.release([d])
+
+    def _drop(self, d: Delivery, wait_s: float = 0.0) -> None:
+        self._give_back(d, wait_s)
         self._leave(d)
 
     def end(self, trackers: Sequence[Tracker]) -> None:
         """Partitions are gone: cancel what is in work for them; the next owner does it again."""
         gone = set(trackers)
         self._cancel([d for d in self._lanes.active if d.tracker in gone])
+        # A pause would keep those that have not begun.
+        self._runnable = deque(sorted(self._runnable, key=lambda d: d.tracker.live))
+        self._start_more()
 
     def _cancel(self, deliveries: Sequence[Delivery]) -> None:
         for d in deliveries:
             if d.timer is not None:
                 d.timer.cancel()
                 d.timer = None
-                self._drop(d)
+                self._drop(d, d.again_at - asyncio.get_running_loop().time())
             elif d.task is not None:
                 d.task.cancel()
+                if getcoroutinestate(d.task.get_coro()) == CORO_CREATED:
+                    # Its body never begins, so it cannot see that it is over.
+                    self._running -= 1
+                    d.task = None
+                    self._drop(d)
 
     async def stop(self, grace_s: float) -> None:
-        """Start nothing new, give running handlers `grace_s`, cancel the rest."""
+        """Start nothing new, give running handlers `grace_s`, cancel the rest.
+
+        Waits in place become timers, so that their attempts are not forgotten.
+        """
         self._stopping = True
+        self._pause.close()
         self._cancel([d for d in self._lanes.active if d.timer is not None])
         self._start_more()
         for wait_s in (grace_s, _CANCEL_S):

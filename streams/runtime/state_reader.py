@@ -1,4 +1,4 @@
-"""Reads `job-state` for an agent that keeps its own positions: the projector and the tracer.
+"""Reads a topic for an agent that keeps its own positions: projector, tracer, timekeeper.
 
 The group only shares out partitions; what is applied is known by `positions`, never by the group's
 offsets, so a zombie member can at most read.
@@ -11,12 +11,14 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from threading import Event, Semaphore
+from typing import Generic, TypeVar
 
 import structlog
 
 from streams.config import Settings
 from streams.errors import BadWorld
 from streams.kafka import (
+    OFFSET_BEGINNING,
     Consumer,
     KafkaError,
     Record,
@@ -24,9 +26,8 @@ from streams.kafka import (
     TopicPartition,
     pull,
 )
+from streams.positions import Move
 from streams.runtime.polling import POLL_S, PollingThread
-from streams.state.fold import StateRecord
-from streams.state.projector import Move
 
 log = structlog.get_logger(__name__)
 
@@ -34,24 +35,30 @@ _BATCH_RECORDS = 5_000
 #: Batches that may be delivered and not yet done.
 _AHEAD = 2
 
+R = TypeVar("R")
+
 
 @dataclass(frozen=True, slots=True)
-class StateBatch:
-    """Records of `job-state` and the moves that they make; of one `epoch` of the reader."""
+class Batch(Generic[R]):
+    """Records of the topic and the moves that they make; of one `epoch` of the reader."""
 
-    records: Sequence[StateRecord]
+    records: Sequence[R]
     moves: Sequence[Move]
     epoch: int
 
 
-class StateReader(PollingThread):
-    """A polling thread that delivers `StateBatch`es; the agent calls `done` after each.
+class PositionReader(PollingThread, Generic[R]):
+    """A polling thread that delivers `Batch`es; the agent calls `done` after each.
 
-    `positions` tells the next offset of each partition (0 where it names none); it is asked at each
-    assignment and after `reset`.
+    `positions` tells the next offset of each partition (none: its first record, whichever that is
+    by now); it is asked at each assignment and after `reset`. `read` makes what a batch holds.
     """
 
     tell_ends = True
+    gone_advice = (
+        "What was deleted unread is lost. To go on with the oldest record that is left, delete the "
+        "partition's row from the agent's table of offsets in Postgres"
+    )
 
     def __init__(
         self,
@@ -60,12 +67,14 @@ class StateReader(PollingThread):
         group: str,
         *,
         positions: Callable[[], Awaitable[dict[int, int]]],
-        deliver: Callable[[StateBatch], None],
+        read: Callable[[TopicFacts, Record], R],
+        deliver: Callable[[Batch[R]], None],
         fail: Callable[[BaseException], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         super().__init__(settings, topic, group, fail)
-        self._positions, self._deliver, self._loop = positions, deliver, loop
+        self._positions, self._read = positions, read
+        self._deliver, self._loop = deliver, loop
         self._next: dict[int, int] = {}
         #: A new object for each assignment of a partition.
         self._assignments: dict[int, object] = {}
@@ -96,8 +105,8 @@ class StateReader(PollingThread):
         else:
             self._deliver(batch)
 
-    def _batch(self, messages: Sequence[Record]) -> StateBatch | None:
-        records: list[StateRecord] = []
+    def _batch(self, messages: Sequence[Record]) -> Batch[R] | None:
+        records: list[R] = []
         ends: dict[int, int] = {}
         for m in messages:
             partition, offset = m.partition(), m.offset()
@@ -111,22 +120,12 @@ class StateReader(PollingThread):
             if partition not in self._next or offset < self._next[partition]:
                 continue
             ends[partition] = offset + 1
-            records.append(
-                StateRecord(
-                    topic=self._topic.name,
-                    topic_id=self._topic.topic_id,
-                    partition=partition,
-                    offset=offset,
-                    timestamp_ms=m.timestamp()[1],
-                    key=m.key(),
-                    value=m.value(),
-                )
-            )
+            records.append(self._read(self._topic, m))
         moves = [Move(p, self._next[p], end) for p, end in ends.items() if end > self._next[p]]
         if not moves:
             return None
         self._next.update((m.partition, m.to_offset) for m in moves)
-        return StateBatch(records, moves, self.epoch)
+        return Batch(records, moves, self.epoch)
 
     def _ask(self) -> dict[int, int]:
         while not self._ending.is_set():
@@ -143,12 +142,14 @@ class StateReader(PollingThread):
         known = self._ask()
         for partition in list(self._next):
             self._next[partition] = known.get(partition, 0)
-            consumer.seek(TopicPartition(self._topic.name, partition, self._next[partition]))
+            start = known.get(partition, OFFSET_BEGINNING)
+            consumer.seek(TopicPartition(self._topic.name, partition, start))
 
     def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         known = self._ask() if partitions else {}
         for tp in partitions:
-            self._next[tp.partition] = tp.offset = known.get(tp.partition, 0)
+            self._next[tp.partition] = known.get(tp.partition, 0)
+            tp.offset = known.get(tp.partition, OFFSET_BEGINNING)
             self._assignments[tp.partition] = object()
         consumer.incremental_assign(partitions)
         log.info("assigned", group=self._group, partitions=[p.partition for p in partitions])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Generic, TypeVar
 
 import structlog
 from pydantic import ValidationError
@@ -11,56 +12,71 @@ from pydantic import ValidationError
 from schemas.state import JobState
 from streams.config import Settings
 from streams.errors import BadWorld
-from streams.kafka import TopicFacts
+from streams.kafka import Record, TopicFacts
+from streams.positions import Moved
 from streams.postgres import Pool
 from streams.runtime.health import AgentFacts
 from streams.runtime.services import Fail, Put
-from streams.runtime.state_reader import StateBatch, StateReader
-from streams.state.projector import Moved, Projection
+from streams.runtime.state_reader import Batch, PositionReader
+from streams.state.fold import StateRecord
+from streams.state.projector import Projection
 from streams.tracing import SpanSink, TracerPositions
 
 log = structlog.get_logger(__name__)
 
 _PAUSE_S = 0.5
 
+R = TypeVar("R")
 
-class _StateService:
-    """Common life of both: a reader thread, batches one by one, a retry while the world is bad."""
+
+class ReaderService(Generic[R]):
+    """Common life of agents with positions of their own: a reader thread, batches one by one, a
+    retry while the world is bad, a new start where the positions stand when they were moved."""
 
     name: str
     help: str
 
-    def __init__(self, settings: Settings, pool: Pool, group: str) -> None:
+    def __init__(self, settings: Settings, pool: Pool, topic: str, group: str) -> None:
         self._settings, self._pool, self._group = settings, pool, group
-        self.topic = settings.names.job_state_topic
-        self._reader: StateReader | None = None
+        self.topic = topic
+        self._reader: PositionReader[R] | None = None
 
     def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
         """Prepare for `facts`; returns what tells the positions to read from."""
         raise NotImplementedError
 
-    async def _do(self, batch: StateBatch) -> None:
+    def _read(self, topic: TopicFacts, message: Record) -> R:
+        """What a batch holds of `message`; called from the polling thread, must not raise."""
+        raise NotImplementedError
+
+    async def _do(self, batch: Batch[R]) -> None:
+        """Apply a batch. Raises `BadWorld` (again later) or `Moved` (it changed nothing)."""
         raise NotImplementedError
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
-        self._reader = StateReader(
+        self._reader = PositionReader(
             self._settings,
             facts,
             self._group,
             positions=self._open(facts),
+            read=self._read,
             deliver=put,
             fail=fail,
             loop=asyncio.get_running_loop(),
         )
         self._reader.start()
 
-    async def run(self, stream: AsyncIterator[StateBatch]) -> None:
+    async def run(self, stream: AsyncIterator[Batch[R]]) -> None:
         async for batch in stream:
             assert self._reader is not None
             try:
                 while batch.epoch == self._reader.epoch:
                     try:
                         await self._do(batch)
+                        break
+                    except Moved as e:
+                        log.info("positions_moved", agent=self.name, why=e.message)
+                        self._reader.reset()
                         break
                     except BadWorld as e:
                         log.warning("stage_paused", stage=self.name, why=e.message)
@@ -74,6 +90,24 @@ class _StateService:
     async def stop(self) -> None:
         if self._reader is not None:
             await asyncio.to_thread(self._reader.stop, self._settings.commit_timeout_s)
+
+
+class _StateService(ReaderService[StateRecord]):
+    """An agent on `job-state`."""
+
+    def __init__(self, settings: Settings, pool: Pool, group: str) -> None:
+        super().__init__(settings, pool, settings.names.job_state_topic, group)
+
+    def _read(self, topic: TopicFacts, message: Record) -> StateRecord:
+        return StateRecord(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=message.partition(),
+            offset=message.offset(),
+            timestamp_ms=message.timestamp()[1],
+            key=message.key(),
+            value=message.value(),
+        )
 
 
 class ProjectorService(_StateService):
@@ -92,14 +126,9 @@ class ProjectorService(_StateService):
         )
         return self._projection.positions
 
-    async def _do(self, batch: StateBatch) -> None:
+    async def _do(self, batch: Batch[StateRecord]) -> None:
         assert self._projection is not None
-        assert self._reader is not None
-        try:
-            await self._projection.apply(batch.records, batch.moves)
-        except Moved as e:
-            log.info("projection_moved", why=e.message)
-            self._reader.reset()
+        await self._projection.apply(batch.records, batch.moves)
 
 
 class TracerService(_StateService):
@@ -117,7 +146,7 @@ class TracerService(_StateService):
         self._positions = TracerPositions(self._pool, self._settings, facts.topic_id)
         return self._positions.load
 
-    async def _do(self, batch: StateBatch) -> None:
+    async def _do(self, batch: Batch[StateRecord]) -> None:
         assert self._positions is not None
         states = [s for r in batch.records if (s := _parse(r.value)) is not None]
         await asyncio.to_thread(self._sink.export, states)

@@ -1,8 +1,8 @@
 """Step 3 of the stage loop: records that may have been seen before are checked, in batches.
 
 A hand-off that our own transaction wrote, read for the first time, cannot be a duplicate and pays
-nothing. Suspects are new jobs (claimed by their coordinates) and whatever a group that was reset
-brings again (looked up in what the projection knows as finished).
+nothing. Suspects are new jobs and what timers bring back (claimed by their coordinates), and
+whatever a group that was reset brings again (looked up in what the projection knows as finished).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class SuspectGate:
     def __init__(self, settings: Settings, group: str, check: SuspectCheck) -> None:
         self._settings, self._group, self._check = settings, group, check
         self.skipped = 0
+        #: Why it waits, None while Postgres answers.
+        self.waits: str | None = None
 
     @staticmethod
     def is_suspect(d: Delivery) -> bool:
@@ -63,6 +65,7 @@ class SuspectGate:
             behind = {p: end for p, end in wanted.items() if have.get(p, 0) < end}
             if not behind:
                 return await self._check.consumed_horizon(tracker.topic_id, tracker.partition)
+            self.waits = "the projection is behind, and the group's offset was reset"
             log.warning(
                 "waiting_for_projection",
                 group=self._group,
@@ -81,8 +84,11 @@ class SuspectGate:
     async def _persist(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await ask()
+                answer = await ask()
+                self.waits = None
+                return answer
             except BadWorld as e:
+                self.waits = e.message
                 log.warning("stage_paused", group=self._group, why=e.message)
                 await asyncio.sleep(_PAUSE_S)
 

@@ -23,7 +23,7 @@ STOPPED, CRASHED, SETUP, WORLD, FENCED = 0, 1, 2, 3, 4
 
 
 def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
-    """Run `stages` of `flow` (all, and the projector, when empty) in this process; an exit code.
+    """Run `stages` of `flow` (all, projector and timers, when empty) in this process; an exit code.
 
     SIGTERM and SIGINT stop it gracefully: finished work is committed, running handlers get
     `grace_s`, the rest is released for the next owner. After SIGKILL the same slot goes on at once.

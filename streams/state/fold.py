@@ -75,6 +75,7 @@ class Step(NamedTuple):
     started_us: int | None
     finished_us: int | None
     committed_us: int
+    wakes_at: datetime | None
     parent: str | None
     handed_to: tuple[str, ...]
     updated_at: datetime
@@ -164,6 +165,7 @@ def _row(record: StateRecord, state: JobState) -> Step:
         timing.started_us if timing else None,
         timing.finished_us if timing else None,
         record.timestamp_ms * 1000,
+        state.wakes_at,
         state.parent,
         state.to,
         state.updated_at,
@@ -190,8 +192,9 @@ def _fault(record: StateRecord, value: bytes, state: JobState) -> str | None:
         return "traceId: not a job id"
     if record.key != state.trace_id.encode():
         return "the record's key is not its traceId"
-    if state.updated_at.tzinfo is None:
-        return "updatedAt: has no time zone"
+    for name, moment in (("updatedAt", state.updated_at), ("wakesAt", state.wakes_at)):
+        if moment is not None and moment.tzinfo is None:
+            return f"{name}: has no time zone"
     # In JSON a NUL is always escaped: one search spares the look at each name.
     if b"\\u0000" in value and _names_hold_nul(state):
         return "a name holds a NUL character"

@@ -13,25 +13,14 @@ from uuid import UUID
 import structlog
 
 from streams.config import Settings
-from streams.errors import HandoffError
+from streams.positions import Move, Moved, Positions
 from streams.postgres import Conn, Pool, array_literal, load_queries, pooled
 from streams.state.fold import Folded, Rejected, StateRecord, Step, fold
 
+__all__ = ["Applied", "Move", "Moved", "Projection", "moves_of"]
+
 _SQL: Final = load_queries("streams.state")
 _log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """What a batch does to one partition: read from `from_offset` on, done before `to_offset`.
-
-    `from_offset` is the position that the reader believes in, not the first record's offset: topics
-    have gaps. A partition that was never applied stands at 0.
-    """
-
-    partition: int
-    from_offset: int
-    to_offset: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +34,6 @@ class Applied:
     rejected: tuple[Rejected, ...]
     #: Next offset of each partition that moved.
     positions: dict[int, int]
-
-
-class Moved(HandoffError):
-    """Somebody else has moved the projection; the batch changed nothing.
-
-    `positions` says where the partitions stand now: seek there and go on. It is the end of a
-    zombie, the answer to a commit of unknown outcome, and what a projector sees after a rebuild.
-
-    Operator action: none; two projectors that keep moving each other share a slot (`--slot`).
-    """
-
-    def __init__(self, message: str, *, positions: dict[int, int], **fields: object) -> None:
-        super().__init__(message, positions=positions, **fields)
-        self.positions = positions
 
 
 def moves_of(records: Iterable[StateRecord], positions: Mapping[int, int]) -> list[Move]:
@@ -81,16 +56,16 @@ class Projection:
         self._settings = settings
         self._topic = topic
         self._topic_id = topic_id
+        self._positions = Positions(
+            _SQL, topic=topic, topic_id=topic_id, what="the projection", who="projector"
+        )
 
     async def positions(self) -> dict[int, int]:
         """Next offset to read of each partition; one that is missing starts at 0.
 
         Raises `BadWorld`.
         """
-        deadline_s = self._settings.database_timeout_s
-        async with pooled(self._pool, self._settings, deadline_s=deadline_s) as conn:
-            cursor = await conn.execute(_SQL["positions"], {"topic_id": self._topic_id})
-            return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
+        return await self._positions.load(self._pool, self._settings)
 
     async def apply(self, records: Sequence[StateRecord], moves: Sequence[Move]) -> Applied:
         """Fold `records` into `jobs`, append them to `job_history`, advance by `moves`; or nothing.
@@ -110,7 +85,7 @@ class Projection:
             conn.transaction(),
         ):
             # 1 Positions first: a zombie is turned away before it writes a row.
-            await self._advance(conn, moves)
+            await self._positions.advance(conn, moves)
             # 2 Rows.
             history, jobs = await _write_steps(conn, folded)
             await _keep_rejects(conn, folded.rejected)
@@ -136,36 +111,6 @@ class Projection:
                 raise ValueError(f"{record.place} is not of {self._topic} ({self._topic_id}).")
             if record.offset not in ranges.get(record.partition, ()):
                 raise ValueError(f"{record.place} lies outside of the batch's moves: {moves}.")
-
-    async def _advance(self, conn: Conn, moves: Sequence[Move]) -> None:
-        """Compare-and-set of all positions; the row locks are held until the commit."""
-        held = await self._lock(conn, moves)
-        if len(held) < len(moves):
-            await conn.execute(_SQL["seed_positions"], self._of(moves))
-            held = await self._lock(conn, moves)
-        moved = [m for m in moves if held[m.partition] != m.from_offset]
-        if moved:
-            first = moved[0]
-            raise Moved(
-                f"{self._topic}[{first.partition}] of the projection stands at "
-                f"{held[first.partition]}, not at {first.from_offset}: another projector applied "
-                "records, or the projection is being rebuilt. This batch changed nothing.",
-                positions=held,
-                topic=self._topic,
-            )
-        await conn.execute(_SQL["advance_positions"], self._of(moves))
-
-    async def _lock(self, conn: Conn, moves: Sequence[Move]) -> dict[int, int]:
-        cursor = await conn.execute(_SQL["lock_positions"], self._of(moves))
-        return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
-
-    def _of(self, moves: Sequence[Move]) -> dict[str, object]:
-        return {
-            "topic": self._topic,
-            "topic_id": self._topic_id,
-            "partitions": [m.partition for m in moves],
-            "to_offsets": [m.to_offset for m in moves],
-        }
 
 
 async def _write_steps(conn: Conn, folded: Folded) -> tuple[int, int]:

@@ -91,4 +91,5 @@ def job_of_step(step: Step) -> Job:
         to=step.handed_to,
         born_at=None if step.born_us is None else _EPOCH + timedelta(microseconds=step.born_us),
         updated_at=step.updated_at,
+        wakes_at=step.wakes_at,
     )

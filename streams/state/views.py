@@ -29,6 +29,8 @@ class Job:
     to: tuple[str, ...]
     born_at: datetime | None
     updated_at: datetime
+    #: When the timer of a waiting job is due; None for one that waits for a person.
+    wakes_at: datetime | None = None
 
     @property
     def cursor(self) -> tuple[datetime, str]:
@@ -61,6 +63,7 @@ class Hop:
     topic_id: UUID
     partition: int
     offset: int
+    wakes_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ def job_of(row: Row) -> Job:
         to=tuple(row["handed_to"]),
         born_at=row["born_at"],
         updated_at=row["updated_at"],
+        wakes_at=row["wakes_at"],
     )
 
 
@@ -146,6 +150,7 @@ def hop_of(row: Row) -> Hop:
         topic_id=row["topic_id"],
         partition=row["partition"],
         offset=row["offset"],
+        wakes_at=row["wakes_at"],
     )
 
 

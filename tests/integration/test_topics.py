@@ -62,6 +62,7 @@ def test_a_plan_changes_nothing(settings: Settings, admin: AdminClient) -> None:
         "notes.write",
         "notes.write.dlq",
         "notes.results",
+        "timers",
         "job-state",
     ]
     assert describe_topics(settings, admin, [s.name for s in plan.create]) == {}

@@ -1,10 +1,14 @@
 """Goal: what older programs wrote is read for ever. Golden files are added to, never changed."""
 
+import json
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas import headers as h
 from schemas.ids import (
     id_from_coordinates,
     id_from_line,
@@ -15,6 +19,7 @@ from schemas.ids import (
     traceparent,
 )
 from schemas.state import JobState, Status
+from streams.timers.record import Timer, TimerRecord, decode, encode
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "wire"
 
@@ -36,6 +41,35 @@ def test_the_first_version_of_a_job_state_is_read() -> None:
     )
     assert state.timing is not None
     assert state.timing.finished_us - state.timing.started_us == 112_500
+
+
+def test_a_job_state_that_waits_for_its_timer_is_read() -> None:
+    state = JobState.model_validate_json((GOLDEN / "job_state_waiting.v1.json").read_bytes())
+    assert (state.status, state.seq, state.attempts) == (Status.WAITING, 4, 2)
+    assert state.wakes_at == datetime(2026, 11, 29, 18, 1, 0, 123_000, tzinfo=UTC)
+    assert state.error is not None
+    assert state.error.kind == "retry"
+
+
+def test_a_timer_record_is_read() -> None:
+    spelled = json.loads((GOLDEN / "timer.v1.json").read_bytes())
+    record = TimerRecord(
+        "timers",
+        UUID(int=1),
+        0,
+        0,
+        0,
+        spelled["key"].encode(),
+        spelled["value"].encode(),
+        tuple((name, value.encode()) for name, value in spelled["headers"]),
+    )
+    timer = decode(record)
+    assert isinstance(timer, Timer)
+    assert (timer.due_ms, timer.return_topic) == (1764439260123, "mail.act")
+    assert timer.trace_id == "4bf92f3577b34da6a3ce929d0e0e4736"
+    assert timer.headers[0] == (h.TIMER, b"retry")
+    assert (dict(timer.headers)[h.SEQ], dict(timer.headers)[h.ATTEMPT]) == (b"4", b"2")
+    assert encode(timer, "timers")[3] == list(record.headers or ())
 
 
 def test_ids_do_not_change_between_releases() -> None:

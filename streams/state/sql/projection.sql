@@ -34,7 +34,7 @@ COPY staged_steps (
     data, error, usage, link, worker,
     consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
     born_us, produced_us, polled_us, started_us, finished_us, committed_us,
-    parent, handed_to, updated_at, is_last
+    wakes_at, parent, handed_to, updated_at, is_last
 ) FROM STDIN;
 
 -- name: append_history
@@ -42,13 +42,15 @@ INSERT INTO job_history (
     topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts, handed_to,
     data, error, usage, link, worker,
     consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
-    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at
+    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at,
+    wakes_at
 )
 SELECT
     topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts, handed_to,
     data, error, usage, link, worker,
     consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
-    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at
+    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at,
+    wakes_at
 FROM staged_steps
 ON CONFLICT DO NOTHING;
 
@@ -56,11 +58,12 @@ ON CONFLICT DO NOTHING;
 -- The guard by seq makes late and repeated records harmless.
 INSERT INTO jobs (
     trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
-    born_at, updated_at
+    born_at, updated_at, wakes_at
 )
 SELECT
     trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
-    timestamptz 'epoch' + born_us * interval '1 microsecond', updated_at
+    timestamptz 'epoch' + born_us * interval '1 microsecond', updated_at,
+    wakes_at
 FROM staged_steps
 WHERE is_last
 ORDER BY trace_id
@@ -68,7 +71,8 @@ ON CONFLICT (trace_id) DO UPDATE SET
     flow = excluded.flow, stage = excluded.stage, status = excluded.status, seq = excluded.seq,
     attempts = excluded.attempts, data = excluded.data, error = excluded.error,
     parent = excluded.parent, worker = excluded.worker, usage = excluded.usage,
-    handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at
+    handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at,
+    wakes_at = excluded.wakes_at
 WHERE excluded.seq > jobs.seq;
 
 -- name: keep_reject

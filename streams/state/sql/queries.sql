@@ -4,7 +4,7 @@
 -- name: list_jobs
 SELECT
     trace_id, flow, stage, status, seq, attempts, data::text AS data, error, parent, worker,
-    usage::text AS usage, handed_to, born_at, updated_at
+    usage::text AS usage, handed_to, born_at, updated_at, wakes_at
 FROM jobs
 WHERE (%(status)s::text IS NULL OR status = %(status)s)
   AND (%(stage)s::text IS NULL OR stage = %(stage)s)
@@ -21,7 +21,7 @@ LIMIT %(limit)s;
 -- The job of that id comes first, before its children. '~' sorts behind every character of an id.
 SELECT
     trace_id, flow, stage, status, seq, attempts, data::text AS data, error, parent, worker,
-    usage::text AS usage, handed_to, born_at, updated_at
+    usage::text AS usage, handed_to, born_at, updated_at, wakes_at
 FROM jobs
 WHERE trace_id >= %(prefix)s AND trace_id < %(prefix)s || '~'
 ORDER BY trace_id
@@ -31,7 +31,7 @@ LIMIT %(limit)s;
 -- Every job in the order of ids, page by page.
 SELECT
     trace_id, flow, stage, status, seq, attempts, data::text AS data, error, parent, worker,
-    usage::text AS usage, handed_to, born_at, updated_at
+    usage::text AS usage, handed_to, born_at, updated_at, wakes_at
 FROM jobs
 WHERE trace_id > %(after_id)s
 ORDER BY trace_id
@@ -42,7 +42,7 @@ SELECT
     topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts, handed_to,
     data::text AS data, error, usage::text AS usage, link, worker,
     consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
-    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at
+    born_us, produced_us, polled_us, started_us, finished_us, committed_us, updated_at, wakes_at
 FROM job_history
 WHERE trace_id = %(trace_id)s
 ORDER BY seq, topic_id, "partition", "offset";

@@ -172,6 +172,35 @@ async def test_an_answer_is_blamed_on_whom_it_concerns(
     await runner.cleanup()
 
 
+@pytest.mark.parametrize(
+    ("status", "value", "after_s"),
+    [
+        (429, "30", 30.0),
+        (503, "30", 30.0),
+        (429, None, None),
+        (429, "soon", None),
+        # Not said of this: a server error may have taken effect and is asked about again soon.
+        (500, "30", None),
+    ],
+)
+async def test_the_desk_says_how_long_it_wants_to_be_left_alone(
+    monkeypatch: pytest.MonkeyPatch, status: int, value: str | None, after_s: float | None
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        return web.Response(status=status, headers={} if value is None else {"Retry-After": value})
+
+    app = web.Application()
+    app.router.add_post("/tickets", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    monkeypatch.setenv("HANDOFF_DESK_URL", f"http://127.0.0.1:{runner.addresses[0][1]}")
+    with pytest.raises(BadWorld) as caught:
+        await act(enriched(), job_context())
+    assert caught.value.after_s == after_s
+    await runner.cleanup()
+
+
 async def test_a_desk_url_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANDOFF_DESK_URL", "desk.example.org")
     with pytest.raises(BadSetup, match="HANDOFF_DESK_URL"):

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id
+from streams.runtime.suspects import SuspectGate
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
 
 JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -34,7 +35,7 @@ def test_a_redrive_is_the_next_step_of_its_job_and_claims_it() -> None:
     assert (d.job_id, d.seq, d.born_us, d.attempt) == (JOB, 5, 17, 0)
     assert (d.is_new_job, d.claimable, d.fault) == (False, True, None)
     # Wherever the header stands: what may be a copy is a suspect.
-    assert identified(FakeMessage(b"{}", JOB.encode(), [*HAND_OFF, REDRIVEN[0]])).claimable
+    assert identified(FakeMessage(b"{}", JOB.encode(), [*SPELLED_OUT, REDRIVEN[0]])).claimable
 
 
 def test_a_redrive_that_is_faulty_or_a_tombstone_claims_nothing() -> None:
@@ -44,8 +45,8 @@ def test_a_redrive_that_is_faulty_or_a_tombstone_claims_nothing() -> None:
 
 
 def test_a_plain_hand_off_claims_nothing() -> None:
-    plain = [HAND_OFF[1], HAND_OFF[0], HAND_OFF[2]]
-    assert not identified(FakeMessage(b"{}", JOB.encode(), plain)).claimable
+    assert not identified(FakeMessage(b"{}", JOB.encode(), SPELLED_OUT)).claimable
+    assert not identified(FakeMessage(b"{}", JOB.encode(), HOP)).claimable
 
 
 def test_a_record_without_our_headers_is_a_new_job_with_its_key_as_id() -> None:
@@ -94,6 +95,28 @@ def test_a_hand_off_that_cannot_be_ours_has_a_fault_that_says_why(
     assert is_job_id(d.job_id)
 
 
+RETURNED = [(h.TIMER, b"retry"), (h.SEQ, b"4"), (h.FLOW, b"mail"), (h.BORN, b"7")]
+
+
+def test_what_a_timer_brought_back_is_the_next_step_and_must_claim_it() -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), [*RETURNED, (h.ATTEMPT, b"3"), ("x", b"")]))
+    assert (d.job_id, d.seq, d.born_us) == (JOB, 5, 7)
+    assert (d.attempt, d.attempts_told) == (3, 3)
+    assert (d.is_new_job, d.claimable, d.fault) == (False, True, None)
+    assert SuspectGate.is_suspect(d)
+    plain = identified(FakeMessage(b"{}", JOB.encode(), HOP))
+    assert not SuspectGate.is_suspect(plain)
+
+
+@pytest.mark.parametrize("spent", [[], [(h.ATTEMPT, b"many")], [(h.ATTEMPT, b"9" * 30)]])
+def test_a_returned_record_whose_attempts_are_unknown_is_not_run(
+    spent: list[tuple[str, bytes]],
+) -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), [*RETURNED, *spent]))
+    assert d.fault == "its header handoff_attempt is no number"
+    assert not d.claimable
+
+
 def test_a_foreign_traceparent_becomes_a_link_and_our_own_does_not() -> None:
     foreign = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     d = identified(FakeMessage(b"{}", JOB.encode(), [(h.TRACEPARENT, foreign)]))
@@ -107,7 +130,7 @@ def test_a_foreign_traceparent_becomes_a_link_and_our_own_does_not() -> None:
     st.none()
     | st.lists(
         st.tuples(
-            st.sampled_from([h.HOP, h.SEQ, h.FLOW, h.BORN, h.TRACEPARENT, "x"]),
+            st.sampled_from([h.HOP, h.SEQ, h.FLOW, h.BORN, h.TIMER, h.ATTEMPT, h.TRACEPARENT, "x"]),
             st.binary(max_size=60),
         ),
         max_size=8,

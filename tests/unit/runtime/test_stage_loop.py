@@ -42,6 +42,8 @@ from tests.unit.runtime.fakes import (
 )
 
 QUICK = Backoff(attempts=3, first=timedelta(milliseconds=1))
+#: Pauses of a stage.
+SHORT = Backoff(attempts=2**31, first=timedelta(milliseconds=1), limit=timedelta(milliseconds=1))
 JOB = "{:032x}"
 
 
@@ -267,7 +269,7 @@ async def test_a_bad_record_is_not_tried_again(bench: Any) -> None:
 
 
 async def test_a_bad_world_spends_no_attempt(bench: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr("streams.runtime.judge.WORLD_PAUSE", QUICK)
+    monkeypatch.setattr("streams.runtime.pause.BETWEEN_PROBES", SHORT)
     runs = 0
 
     @stage("classify", emits="out", retry=QUICK)
@@ -412,18 +414,3 @@ async def test_a_graceful_stop_keeps_what_finishes_in_time_and_releases_the_rest
     await stopping
     assert [s["data"]["n"] for s in b.commits.states()] == [0]
     assert b.budget.records == 1, "what is finished is released by the commit, the rest is back"
-
-
-async def test_a_wait_for_a_retry_does_not_hold_up_a_stop(bench: Any) -> None:
-    @stage("classify", emits="out", retry=Backoff(attempts=9, first=timedelta(hours=1)))
-    async def classify(task: Task, job: Context) -> Task:
-        raise ValueError("not today")
-
-    b = bench(classify)
-    await b.take(b.message(0, 0), b.message(0, 1))
-    async with asyncio.timeout(20):
-        while all(d.timer is None for d in b.loop._lanes.active):
-            await asyncio.sleep(0.001)
-        await b.loop.stop(3600)
-    assert b.commits.added == []
-    assert b.budget.records == 0

@@ -10,6 +10,7 @@ from streams import Context, Done, Flow, stage
 from streams.config import load_settings
 from streams.runtime.delivery import Delivery
 from streams.runtime.records import RecordWriter
+from streams.timers.record import Timer, TimerRecord, decode
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
 
 JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -79,3 +80,37 @@ def test_a_dead_letter_keeps_key_value_and_headers_as_they_were() -> None:
     )
     assert about[h.DLQ_MESSAGE] == b"broken"
     assert about[h.DLQ_JOB].decode() == read(d).trace_id
+
+
+def test_a_wait_is_a_state_with_its_time_and_a_timer_that_brings_the_record_back() -> None:
+    headers = [("x", b"\xff"), (h.LINK, b"00-aa-bb-01")]
+    d = delivery(make_tracker(), FakeMessage(b'{"text":"hi"}', b"customer-7", headers, offset=17))
+    d.identify(b"mail")
+    d.attempt = 2
+    WRITER.wait(d, JobError(kind="retry", message="busy"), FINISHED_US + 60_000_000, FINISHED_US)
+    state = read(d)
+    assert (state.status, state.attempts, state.data, state.to) == (Status.WAITING, 2, None, ())
+    assert state.wakes_at is not None
+    assert state.wakes_at.isoformat(timespec="milliseconds") == "2023-11-14T22:14:21.234+00:00"
+    topic, key, value, out = WRITER.records(d)[1]
+    assert (topic, key, value) == ("timers", d.key, b'{"text":"hi"}')
+    record = TimerRecord("timers", TOPIC_ID, 0, 0, 0, key, value, tuple(out))
+    timer = decode(record)
+    assert isinstance(timer, Timer)
+    # Rounded up: never before its time.
+    assert (timer.due_ms, timer.return_topic) == (1_700_000_061_235, "mail.classify")
+    assert timer.headers[-2:] == tuple(headers)
+
+    back = delivery(make_tracker(), FakeMessage(value, key, list(timer.headers), offset=18))
+    back.identify(b"mail")
+    assert (back.job_id, back.seq, back.attempt, back.claimable) == (d.job_id, d.seq + 1, 2, True)
+    assert (back.born_us, back.fault) == (d.born_us, None)
+
+
+def test_a_wait_beyond_all_time_is_cut_to_what_can_be_written() -> None:
+    d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode(), offset=17))
+    d.identify(b"mail")
+    WRITER.wait(d, JobError(kind="retry", message="busy"), 2**80, FINISHED_US)
+    assert read(d).wakes_at is not None
+    topic, key, value, out = WRITER.records(d)[1]
+    assert isinstance(decode(TimerRecord(topic, TOPIC_ID, 0, 0, 0, key, value, tuple(out))), Timer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -77,6 +78,7 @@ def test_a_step_carries_every_field_of_its_state() -> None:
         usage={"tokens": 7},
         parent=job_id(1),
         link="00-aa-bb-01",
+        wakesAt=datetime(2026, 1, 2, tzinfo=UTC),
     )
     step = fold([record(source, 17, partition=2, timestamp_ms=1_760_000_000_123)]).steps[0]
     assert source.timing is not None
@@ -102,6 +104,7 @@ def test_a_step_carries_every_field_of_its_state() -> None:
         "consumed_offset": 2,
         **source.timing.model_dump(),
         "committed_us": 1_760_000_000_123_000,
+        "wakes_at": datetime(2026, 1, 2, tzinfo=UTC),
         "parent": job_id(1),
         "handed_to": ("act",),
         "updated_at": source.updated_at,
