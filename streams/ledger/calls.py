@@ -36,7 +36,7 @@ class _Work:
         self, status: Status, note: str | None, result: str | None = None, *, called: bool = False
     ) -> Ending:
         ask, fence = self.ask, self.claim.fence
-        note = None if note is None else note[:_NOTE_CHARS]
+        note = None if note is None else keepable(note)
         return Ending(ask.key, ask.fingerprint, status, fence, result, note, called)
 
     @property
@@ -155,7 +155,7 @@ class Calls:
             raise
         reach("ledger.reconciled")
         if isinstance(answer, Unknown):
-            return Unknown(f"the target cannot tell: {answer.reason}")
+            return Unknown(keepable(f"the target cannot tell: {answer.reason}"))
         if isinstance(answer, Happened | DidNotHappen):
             return answer
         return Unknown(
@@ -190,11 +190,15 @@ class Calls:
 
 
 def note_of(error: BaseException) -> str:
-    """One line for `handoff effects ls`, in characters that Postgres can keep."""
+    """One line for `handoff effects ls`."""
     try:
         said = str(error)
     except Exception:
         said = "(its text cannot be had)"
     line = (said.strip().splitlines() or [""])[0]
-    text = f"{type(error).__name__}: {line}" if line else type(error).__name__
+    return keepable(f"{type(error).__name__}: {line}" if line else type(error).__name__)
+
+
+def keepable(text: str) -> str:
+    """`text` in characters that Postgres can keep, and not too many of them."""
     return text[:_NOTE_CHARS].replace("\0", "").encode("utf-8", "replace").decode()

@@ -84,7 +84,9 @@ def resolve(
     that is no JSON and for a missing name or reason; `BadWorld`.
     """
     result = _checked_json(answer.result) if isinstance(answer, Happened) else None
-    if not reason.strip() or not actor.strip():
+    # A terminal may pass bytes that are no UTF-8.
+    actor, reason = (text.encode("utf-8", "replace").decode().strip() for text in (actor, reason))
+    if not reason or not actor:
         raise BadSetup("A resolution needs a reason and a name: who found out what, and how?")
     with conn.transaction():
         row = conn.execute(_SQL["hold_effect"], {"key": key}).fetchone()

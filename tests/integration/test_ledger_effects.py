@@ -338,6 +338,7 @@ async def test_only_the_last_attempt_of_the_same_process_may_release(
 async def test_an_effect_that_is_settled_while_another_decides_to_take_it_over_stays_done(
     worker: Worker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Public case 18 (dbos-transact-py#742): a take-over that was decided too late is refused."""
     desk = Desk()
     desk.gate.clear()
     call = effect(desk.file, "hello", idempotent=True)

@@ -387,6 +387,7 @@ class Proxy:
 
 
 async def test_a_postgres_that_has_stopped_is_given_up_and_found_again(settings: Settings) -> None:
+    """Public case 19 (psycopg#701 #1371): each call has a hard deadline, of our own clock."""
     proxy = Proxy(settings)
     behind = await proxy.open(settings)
     target = Target()

@@ -202,3 +202,29 @@ async def test_a_doubt_that_comes_after_a_late_settlement_gets_its_result(
     asker.question_gate.set()
     assert await asking == 1
     assert len(post.log) == 1
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_a_settlement_whose_answer_was_lost_is_told_again_and_is_no_second_one(
+    worker: Worker, settings: Settings, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    post = PostOffice()
+    if known:
+        await die_in_call(await worker(), effect(post))
+        post.log.append((KEY, "hello"))
+    ledger = await worker()
+    work = ledger._debts._batches._work
+
+    async def lose_the_answer(endings: Any) -> Any:
+        monkeypatch.setattr(ledger._debts._batches, "_work", work)
+        await ledger._rows.end(endings)
+        raise BadWorld("The connection broke after the commit.")
+
+    monkeypatch.setattr(ledger._debts._batches, "_work", lose_the_answer)
+    with pytest.raises(BadWorld):
+        await ledger.run(effect(post))
+    assert row(settings)["status"] == "done"
+    assert await ledger.run(effect(post)) == 1
+    assert len(post.log) == 1
+    assert actions(settings) == []
+    assert row(settings)["note"] is None

@@ -71,7 +71,7 @@ async def test_what_happened_is_never_called_again_and_has_the_result_that_was_s
 async def test_what_did_not_happen_is_called_once_more(worker: Worker, settings: Settings) -> None:
     post = PostOffice()
     await doubt(worker, settings, post)
-    say(settings, DidNotHappen())
+    say(settings, DidNotHappen(), reason="not in its log, byte \udcff")
     assert row(settings)["status"] == "released"
     assert await (await worker()).run(effect(post, ask=False)) == 1
     assert post.log == [(KEY, "hello")]

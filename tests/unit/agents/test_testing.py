@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from streams import BadWorld
+from streams import BadWorld, DidNotHappen, EffectNotDone, EffectParked, Happened, Unknown
 from streams.testing import TRACE_ID, RecordedEffects, job_context
 
 
@@ -44,6 +44,81 @@ async def test_a_failed_effect_runs_again() -> None:
         await job.effect("flaky", flaky)
     assert await job.effect("flaky", flaky) == 2
     assert calls == [job.effect_key("flaky")] * 2
+
+
+Answer = Happened[str] | DidNotHappen | Unknown | Exception
+
+
+class Target:
+    """Raises what it is told to, then answers; and what it says when it is asked."""
+
+    def __init__(self, answer: Answer, *errors: Exception) -> None:
+        self.answer, self.errors = answer, list(errors)
+        self.calls = self.questions = 0
+
+    async def send(self, subject: str, *, idempotency_key: str) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "sent"
+
+    async def look(self, subject: str, *, idempotency_key: str) -> Happened[str] | DidNotHappen:
+        self.questions += 1
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer  # type: ignore[return-value]
+
+
+async def send(target: Target, effects: RecordedEffects, *, idempotent: bool = False) -> str:
+    job = job_context(effects=effects)
+    return await job.effect(
+        "mail", target.send, "hello", idempotent=idempotent, reconcile=target.look
+    )
+
+
+@pytest.mark.parametrize("died", [True, False])
+async def test_the_target_is_asked_about_a_call_of_unknown_outcome(died: bool) -> None:
+    target = Target(Happened("seen"), *(() if died else (TimeoutError(),)))
+    effects = RecordedEffects(died={"mail"} if died else ())
+    assert await send(target, effects) == "seen"
+    assert (target.calls, target.questions) == (0 if died else 1, 1)
+    assert list(effects.settled.values()) == ["seen"]
+
+
+async def test_what_did_not_happen_is_called_now_or_by_the_next_run() -> None:
+    target = Target(DidNotHappen())
+    assert await send(target, RecordedEffects(died=("mail",))) == "sent"
+    target, effects = Target(DidNotHappen(), TimeoutError()), RecordedEffects()
+    with pytest.raises(TimeoutError):
+        await send(target, effects)
+    assert await send(target, effects) == "sent"
+    assert (target.calls, target.questions) == (2, 1)
+
+
+@pytest.mark.parametrize("answer", [Unknown("no log"), ValueError("no page")])
+async def test_a_target_that_cannot_tell_parks_the_job(answer: Answer) -> None:
+    for target, effects in (
+        (Target(answer), RecordedEffects(died=("mail",))),
+        (Target(answer, TimeoutError()), RecordedEffects()),
+    ):
+        with pytest.raises(EffectParked, match="may or may not have happened") as e:
+            await send(target, effects)
+        assert e.value.kind == "in_doubt"
+    with pytest.raises(EffectParked, match="no reconcile function"):
+        await job_context(effects=RecordedEffects(died=("mail",))).effect("mail", file, "x")
+    with pytest.raises(BadWorld):
+        await send(Target(BadWorld("away")), RecordedEffects(died=("mail",)))
+
+
+async def test_nobody_is_asked_where_the_outcome_is_known_or_the_call_may_be_repeated() -> None:
+    refused = Target(Happened("seen"), EffectNotDone("429"))
+    with pytest.raises(EffectNotDone):
+        await send(refused, RecordedEffects())
+    lost = Target(Happened("seen"), TimeoutError())
+    with pytest.raises(TimeoutError):
+        await send(lost, RecordedEffects(), idempotent=True)
+    assert await send(Target(Happened("-")), RecordedEffects(died=("mail",)), idempotent=True)
+    assert (refused.questions, lost.questions) == (0, 0)
 
 
 def test_a_context_looks_like_the_runtimes() -> None:
