@@ -288,7 +288,7 @@ def test_a_parked_job_goes_on_once_its_effect_is_resolved_and_its_letter_redrive
 def test_a_redrive_keeps_its_rate(settings: Settings, tmp_path: Path) -> None:
     with Rig(settings, tmp_path) as rig:
         letters_of(rig, 6)
-        ran(Command(settings, tmp_path)("dlq", "redrive", *ALL, "--rate", "4"))
+        ran(Command(settings, tmp_path)("dlq", "redrive", *ALL, "--rate", "4/s"))
         times = sorted(r.timestamp_ms for r in redriven_records(rig))
         # Four at once, the others when a second has passed: never more than the rate allows.
         assert times[4] - times[0] >= 900
