@@ -144,6 +144,41 @@ def test_a_redrive_of_1000_letters_killed_in_the_middle_and_run_again_gives_each
         assert len(done) == 1_000
 
 
+def test_a_worker_killed_over_redriven_records_does_each_step_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """The claim that the dead worker made is by the record's place, so the record passes again."""
+    with Rig(settings, tmp_path, max_in_flight_records=64, max_commit_records=20) as rig:
+        ids = letters_of(rig, 200, effect="repeatable")
+        for _ in range(2):
+            asyncio.run(redrive(settings, ids, who="anna"))
+        for point in ("commit.selected:2", "commit.produced:3", "commit.committed:2"):
+            killed = rig.worker(*STAGES, app=MENDED, crash_point=point)
+            assert killed.ended() == -signal.SIGKILL, killed.log[-4000:]
+            assert rig.finished() < len(ids), "work was in flight at the kill"
+        rig.worker(*STAGES, app=MENDED)
+        rig.wait_results(len(ids))
+        assert_each_has_one_result(rig, ids)
+        assert sorted(rig.target.effects.values()) == list(range(len(ids)))
+
+
+def test_a_group_set_back_below_redriven_records_does_nothing_again(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        ids = letters_of(rig, 20)
+        asyncio.run(redrive(settings, ids, who="anna"))
+        worker = rig.worker(*STAGES, app=MENDED)
+        rig.wait_results(len(ids))
+        assert_each_has_one_result(rig, ids)
+        assert worker.stop() == 0
+        rig.set_committed("work", dict.fromkeys(range(rig.settings.partitions), (0, "")))
+        # And one more redrive, that comes after all of it.
+        asyncio.run(redrive(settings, ids, who="bob"))
+        rig.worker(*STAGES, app=MENDED)
+        assert_each_has_one_result(rig, ids)
+
+
 def test_two_people_who_redrive_the_same_letters_at_once_get_one_result_and_are_both_recorded(
     settings: Settings, tmp_path: Path
 ) -> None:
