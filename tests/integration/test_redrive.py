@@ -377,9 +377,10 @@ def test_a_letter_of_each_bad_kind_is_complete_and_goes_on_once_it_is_edited(
         assert results == {job: 41 + n for n, job in enumerate(jobs)}
         assert_no_step_twice(rig)
         assert_projection_is_the_fold(rig)
-        for name, (_, _, headers) in zip(jobs, BAD.values(), strict=True):
+        for name, (key, _, headers) in zip(jobs, BAD.values(), strict=True):
             (record,) = [r for r in redriven_records(rig) if r.job == name]
-            kept = [x for x in headers if not x[0].startswith("handoff_")]
+            raw_key = [(h.RAW_KEY, key)] if key not in (None, name.encode()) else []
+            kept = [*raw_key, *(x for x in headers if not x[0].startswith("handoff_"))]
             assert list(record.headers[4:]) == kept, "the original's own headers"
 
 
