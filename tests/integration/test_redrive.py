@@ -304,10 +304,15 @@ def test_a_parked_job_goes_on_once_its_effect_is_resolved_and_its_letter_redrive
         # Still in doubt: the effect is not repeated, the job is parked again, at the next step.
         again = handoff("dlq", "redrive", job_id(0), "--canary", "1")
         assert "failed again: in_doubt" in ran(again, 1).stdout
-        rig.sql("UPDATE effects SET status = 'done', result = '{\"n\": 7}', settled_at = now()")
+        key = rig.sql("SELECT key FROM effects")[0]["key"]
+        answer = ("--happened", "--result", '{"n": 7}', "--reason", "the target says so", "--yes")
+        resolved = ran(handoff("effects", "resolve", key, *answer))
         assert worker.stop() == 0
         rig.worker(*STAGES)
-        ran(handoff("dlq", "redrive", job_id(0), "--canary", "1"))
+        # The command that `resolve` names is the one that brings the job on.
+        program, *command = resolved.stdout.splitlines()[-1].split()
+        assert program == "handoff"
+        ran(handoff(*command, "--canary", "1"))
         rig.wait_results(1)
         rig.wait_drained("work", "finish")
         assert [(s.seq, s.status.value) for s in rig.states()] == [

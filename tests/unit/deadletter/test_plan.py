@@ -52,16 +52,6 @@ def test_a_short_hand_off_gives_its_birth_and_loses_its_own_step() -> None:
     ]
 
 
-def test_a_hand_off_that_spells_its_step_in_one_header_keeps_its_birth() -> None:
-    plan = planned(letter([(h.HOP, b"1;1760000000000001;mail"), ("tenant", b"acme")]))
-    assert plan.headers[1:] == [
-        (h.SEQ, b"2"),
-        (h.FLOW, b"mail"),
-        (h.BORN, b"1760000000000001"),
-        ("tenant", b"acme"),
-    ]
-
-
 def test_a_raw_key_that_is_not_the_jobs_id_survives_every_round() -> None:
     headers: list[Header] = [(h.RAW_KEY, b"forged"), ("tenant", b"acme")]
     first = planned(letter(headers, key=b"order-17"))
