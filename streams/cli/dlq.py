@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import islice
@@ -64,9 +65,10 @@ def ls(
     since_ms = None if after is None else int(after.timestamp() * 1000)
     choice = Choice(flow=flow, stage=stage, since_ms=since_ms)
     spans = reader.spans(topic or reader.topics(flow, stage), since_ms)
-    with connect(settings) as conn:
-        settled = Settled(conn)
-        found = (x for x in reader.read(spans) if choice.takes(x) and (all_ or x not in settled))
+    # What was done is asked only where it matters, so that --all works without Postgres.
+    with nullcontext() if all_ else connect(settings) as conn:
+        settled: Container[Letter] = () if conn is None else Settled(conn)
+        found = (x for x in reader.read(spans) if choice.takes(x) and x not in settled)
         empty = _list_letters(found, limit, output) if letters else _list_clusters(found, output)
     say_what_is_gone(spans)
     if empty:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Annotated
 from uuid import uuid4
@@ -41,7 +42,12 @@ from streams.deadletter.redriving import CHUNK_LETTERS, Canary, Redrive, Report,
 from streams.errors import BadSetup, HandoffError
 from streams.postgres import SyncConn, connect
 
-Rate = Annotated[float | None, typer.Option("--rate", min=0.01, help="Letters per second.")]
+Rate = Annotated[
+    str | None, typer.Option("--rate", help="At most so many: 50/s, 20/m; a number is per second.")
+]
+
+_RATE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(?:/([smh]))?")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600}
 
 
 def redrive(
@@ -69,7 +75,7 @@ def redrive(
     some were not, or the canary stopped it; 2 wrong usage, or not confirmed; 3 Kafka or Postgres
     does not serve (run it again for the rest).
     """
-    settings = load_settings()
+    settings, rate_per_s = load_settings(), parse_rate(rate)
     arm(settings.crash_point)
     reader = Reader(settings)
     with connect(settings) as conn:
@@ -85,7 +91,7 @@ def redrive(
             raise typer.Exit(BAD_SETUP)
         deed = Deed(Action.REDRIVE, actor(who), reason, uuid4())
         first = None if canary is None else Canary(canary, canary_timeout)
-        report = _redrive(settings, conn, deed, picked, rate, first)
+        report = _redrive(settings, conn, deed, picked, rate_per_s, first)
     (print_report if output is Format.JSON else show_report)(report, picked.faults)
     stopped = f"; the canary stopped it, {report.left:,} were not tried" if report.stopped else ""
     say(f"Redriven: {report.redriven:,} of {picked.total:,}{stopped}. Batch {report.batch}.")
@@ -93,16 +99,27 @@ def redrive(
         raise typer.Exit(BAD_NEWS)
 
 
+def parse_rate(text: str | None) -> float | None:
+    """`50/s`, `20/m`, `100/h` or a number as letters per second. Raises `BadSetup`."""
+    if text is None:
+        return None
+    found = _RATE.fullmatch(text)
+    rate_per_s = float(found[1]) / _SECONDS[found[2] or "s"] if found else 0.0
+    if rate_per_s <= 0:
+        raise BadSetup(f"--rate takes 50/s, 20/m, 100/h or a number above 0; {text!r} is none.")
+    return rate_per_s
+
+
 def _redrive(
     settings: Settings,
     conn: SyncConn,
     deed: Deed,
     picked: Picked,
-    rate: float | None,
+    rate_per_s: float | None,
     canary: Canary | None,
 ) -> Report:
     with progress("redriving", len(picked.heads)) as told:
-        call = Redrive(settings, conn, deed, rate_per_s=rate, progress=told)
+        call = Redrive(settings, conn, deed, rate_per_s=rate_per_s, progress=told)
         try:
             return call.run(picked.heads, canary=canary)
         except (HandoffError, KeyboardInterrupt):

@@ -134,11 +134,14 @@ def show_letter(letter: Letter, job: Job | None, acted: Sequence[Acted]) -> None
     error = f"{letter.kind}: {letter.message}" if letter.kind else letter.message
     facts.add_row("error", Text(as_text(error.encode(errors="backslashreplace")), style="red"))
     facts.add_row("cluster", cluster_key(letter))
-    facts.add_row("came from", f"{origin.topic}/{origin.partition}/{origin.offset}")
+    if origin.topic:
+        facts.add_row("came from", f"{origin.topic}/{origin.partition}/{origin.offset}")
     if origin.timestamp_ms is not None:
         facts.add_row("came at", when(max(0, origin.timestamp_ms)))
-    facts.add_row("group", origin.group)
-    facts.add_row("deliveries", str(origin.deliveries or ""))
+    if origin.group:
+        facts.add_row("group", origin.group)
+    if origin.deliveries is not None:
+        facts.add_row("deliveries", str(origin.deliveries))
     facts.add_row("key", "null" if letter.key is None else as_text(letter.key))
     console = result_console()
     console.print(facts)

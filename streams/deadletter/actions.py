@@ -126,7 +126,9 @@ class Settled:
         self._conn = conn
         self._known: dict[UUID, set[tuple[int, int]]] = {}
 
-    def __contains__(self, letter: Letter) -> bool:
+    def __contains__(self, letter: object) -> bool:
+        if not isinstance(letter, Letter):
+            return False
         known = self._known.get(letter.topic_id)
         if known is None:
             rows = self._conn.execute(_SQL["settled"], {"topic_id": letter.topic_id})

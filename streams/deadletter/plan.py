@@ -14,6 +14,9 @@ from streams.deadletter.letters import Header, Letter, Place, System
 from streams.names import Names
 
 _BORN_DIGITS: Final = 16
+#: Of our headers these belong to the job. The others speak of one delivery (its step, attempts,
+#: timer, redrive) and are written anew, so that a record does not grow from round to round.
+_OF_THE_JOB: Final = frozenset({h.LINK, h.RAW_KEY})
 
 
 class Redriven(NamedTuple):
@@ -47,8 +50,12 @@ def plan_redrive(letter: Letter, names: Names, value: bytes | None = None) -> Re
         (h.SEQ, b"%d" % letter.seq),
         (h.FLOW, letter.flow.encode()),
         (h.BORN, _born(letter)),
-        *(x for x in letter.headers if _belongs_to_job(x[0])),
     ]
+    kept = _OF_THE_JOB
+    if letter.key is not None and letter.key != letter.job.encode():
+        headers.append((h.RAW_KEY, letter.key))
+        kept = _OF_THE_JOB - {h.RAW_KEY}
+    headers += [x for x in letter.headers if x[0] in kept or not x[0].startswith(h.OURS)]
     topic = names.stage_topic(letter.flow, letter.stage)
     return Redriven(topic, letter.job.encode(), payload, headers)
 
@@ -74,12 +81,6 @@ def _obstacle(letter: Letter, names: Names) -> str | None:
     if not letter.seq:
         return f"Its header {h.DLQ_SEQ} names no step, so the next one is not known."
     return None
-
-
-def _belongs_to_job(name: str) -> bool:
-    """What speaks of one delivery (its step, attempt, timer, redrive) is written anew each time, so
-    that a record does not grow from round to round."""
-    return name == h.LINK or not name.startswith(h.OURS)
 
 
 def _born(letter: Letter) -> bytes:

@@ -144,6 +144,41 @@ def test_a_redrive_of_1000_letters_killed_in_the_middle_and_run_again_gives_each
         assert len(done) == 1_000
 
 
+def test_a_worker_killed_over_redriven_records_does_each_step_once(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """The claim that the dead worker made is by the record's place, so the record passes again."""
+    with Rig(settings, tmp_path, max_in_flight_records=64, max_commit_records=20) as rig:
+        ids = letters_of(rig, 200, effect="repeatable")
+        for _ in range(2):
+            asyncio.run(redrive(settings, ids, who="anna"))
+        for point in ("commit.selected:2", "commit.produced:3", "commit.committed:2"):
+            killed = rig.worker(*STAGES, app=MENDED, crash_point=point)
+            assert killed.ended() == -signal.SIGKILL, killed.log[-4000:]
+            assert rig.finished() < len(ids), "work was in flight at the kill"
+        rig.worker(*STAGES, app=MENDED)
+        rig.wait_results(len(ids))
+        assert_each_has_one_result(rig, ids)
+        assert sorted(rig.target.effects.values()) == list(range(len(ids)))
+
+
+def test_a_group_set_back_below_redriven_records_does_nothing_again(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path) as rig:
+        ids = letters_of(rig, 20)
+        asyncio.run(redrive(settings, ids, who="anna"))
+        worker = rig.worker(*STAGES, app=MENDED)
+        rig.wait_results(len(ids))
+        assert_each_has_one_result(rig, ids)
+        assert worker.stop() == 0
+        rig.set_committed("work", dict.fromkeys(range(rig.settings.partitions), (0, "")))
+        # And one more redrive, that comes after all of it.
+        asyncio.run(redrive(settings, ids, who="bob"))
+        rig.worker(*STAGES, app=MENDED)
+        assert_each_has_one_result(rig, ids)
+
+
 def test_two_people_who_redrive_the_same_letters_at_once_get_one_result_and_are_both_recorded(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -269,10 +304,15 @@ def test_a_parked_job_goes_on_once_its_effect_is_resolved_and_its_letter_redrive
         # Still in doubt: the effect is not repeated, the job is parked again, at the next step.
         again = handoff("dlq", "redrive", job_id(0), "--canary", "1")
         assert "failed again: in_doubt" in ran(again, 1).stdout
-        rig.sql("UPDATE effects SET status = 'done', result = '{\"n\": 7}', settled_at = now()")
+        key = rig.sql("SELECT key FROM effects")[0]["key"]
+        answer = ("--happened", "--result", '{"n": 7}', "--reason", "the target says so", "--yes")
+        resolved = ran(handoff("effects", "resolve", key, *answer))
         assert worker.stop() == 0
         rig.worker(*STAGES)
-        ran(handoff("dlq", "redrive", job_id(0), "--canary", "1"))
+        # The command that `resolve` names is the one that brings the job on.
+        program, *command = resolved.stdout.splitlines()[-1].split()
+        assert program == "handoff"
+        ran(handoff(*command, "--canary", "1"))
         rig.wait_results(1)
         rig.wait_drained("work", "finish")
         assert [(s.seq, s.status.value) for s in rig.states()] == [
@@ -288,7 +328,7 @@ def test_a_parked_job_goes_on_once_its_effect_is_resolved_and_its_letter_redrive
 def test_a_redrive_keeps_its_rate(settings: Settings, tmp_path: Path) -> None:
     with Rig(settings, tmp_path) as rig:
         letters_of(rig, 6)
-        ran(Command(settings, tmp_path)("dlq", "redrive", *ALL, "--rate", "4"))
+        ran(Command(settings, tmp_path)("dlq", "redrive", *ALL, "--rate", "4/s"))
         times = sorted(r.timestamp_ms for r in redriven_records(rig))
         # Four at once, the others when a second has passed: never more than the rate allows.
         assert times[4] - times[0] >= 900
@@ -342,9 +382,10 @@ def test_a_letter_of_each_bad_kind_is_complete_and_goes_on_once_it_is_edited(
         assert results == {job: 41 + n for n, job in enumerate(jobs)}
         assert_no_step_twice(rig)
         assert_projection_is_the_fold(rig)
-        for name, (_, _, headers) in zip(jobs, BAD.values(), strict=True):
+        for name, (key, _, headers) in zip(jobs, BAD.values(), strict=True):
             (record,) = [r for r in redriven_records(rig) if r.job == name]
-            kept = [x for x in headers if not x[0].startswith("handoff_")]
+            raw_key = [(h.RAW_KEY, key)] if key not in (None, name.encode()) else []
+            kept = [*raw_key, *(x for x in headers if not x[0].startswith("handoff_"))]
             assert list(record.headers[4:]) == kept, "the original's own headers"
 
 

@@ -82,7 +82,18 @@ def test_help_lists_every_command_and_the_exit_codes(
 ) -> None:
     assert run("--help") == 0
     text = capsys.readouterr().out
-    for command in ("up", "demo", "doctor", "submit", "worker", "jobs", "trace", "topics", "db"):
+    for command in (
+        "up",
+        "demo",
+        "doctor",
+        "submit",
+        "worker",
+        "jobs",
+        "trace",
+        "dlq",
+        "topics",
+        "db",
+    ):
         assert f" {command} " in text
     assert "Exit codes" in text
 
@@ -94,6 +105,7 @@ def test_help_lists_every_command_and_the_exit_codes(
         *[("jobs", c, "--help") for c in ("ls", "show")],
         *[("topics", c, "--help") for c in ("plan", "apply")],
         ("effects", "ls", "--help"),
+        *[("dlq", c, "--help") for c in ("ls", "show", "edit", "redrive", "discard")],
         ("db", "migrate", "--help"),
     ],
 )

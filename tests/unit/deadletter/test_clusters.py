@@ -50,6 +50,13 @@ def test_letters_that_differ_in_ids_numbers_and_quotes_are_one(
     assert cluster_key(one) == cluster_key(other)
 
 
+def test_a_long_message_is_told_by_how_it_begins() -> None:
+    one, other = (f"job {n} holds " + "too much " * 200_000 for n in (1, 1_000_000))
+    assert normalise(one) == normalise(other)
+    assert len(normalise(one)) <= 400
+    assert normalise("'" * 1_000_000)
+
+
 def test_stage_kind_and_words_tell_clusters_apart() -> None:
     topics = {"topic": "mail.enrich.dlq"}
     found = [

@@ -31,7 +31,7 @@ def planned(found: Letter, value: bytes | None = None, names: Names = NAMES) -> 
 
 
 def test_a_redriven_record_is_the_original_under_the_jobs_id() -> None:
-    plan = planned(letter(HAND_OFF, key=b"anything"))
+    plan = planned(letter(HAND_OFF))
     assert (plan.topic, plan.key, plan.value) == ("mail.act", JOB.encode(), b'{"n": 1}')
     assert plan.headers == [
         (h.REDRIVE, b"mail.act.dlq/1/17"),
@@ -50,6 +50,17 @@ def test_a_short_hand_off_gives_its_birth_and_loses_its_own_step() -> None:
         (h.BORN, b"1760000000000001"),
         ("tenant", b"acme"),
     ]
+
+
+def test_a_raw_key_that_is_not_the_jobs_id_survives_every_round() -> None:
+    headers: list[Header] = [(h.RAW_KEY, b"forged"), ("tenant", b"acme")]
+    first = planned(letter(headers, key=b"order-17"))
+    assert first.key == JOB.encode()
+    assert first.headers[4:] == [(h.RAW_KEY, b"order-17"), ("tenant", b"acme")]
+    record = FakeRecord([*first.headers, *told(seq="3")], key=first.key)
+    again = planned(read_letter(record, TOPIC_ID, NAMES))
+    assert again.headers[4:] == first.headers[4:]
+    assert planned(letter([("tenant", b"acme")], key=None)).headers[4:] == [("tenant", b"acme")]
 
 
 def test_an_edited_payload_takes_the_place_of_the_original() -> None:

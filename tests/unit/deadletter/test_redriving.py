@@ -152,6 +152,7 @@ def test_a_canary_that_lives_lets_the_rest_go(monkeypatch: pytest.MonkeyPatch) -
     world.fate = {x.job: NextStep(Status.DONE, None) for x in heads(world)[:2]}
     report = world.call().run(heads(world), canary=Canary(2))
     assert (report.redriven, report.left, report.stopped) == (10, 0, False)
+    assert world.now == 0, "it waits no longer than for the answers"
 
 
 @pytest.mark.parametrize(
