@@ -28,10 +28,10 @@ from streams.outcome import Retry
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
-from streams.runtime.journal import StageJournal
 from streams.runtime.judge import GiveUp, RetryAsked, judge, not_valid, unusable
 from streams.runtime.lanes import Lanes
 from streams.runtime.records import RecordWriter, now_us
+from streams.runtime.stage_journal import StageJournal
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
 from streams.runtime.tracker import Tracker
@@ -377,6 +377,8 @@ class StageLoop:
     async def stop(self, grace_s: float) -> None:
         """Start nothing new, give running handlers `grace_s`, cancel the rest."""
         self._stopping = True
+        if self._journal is not None:
+            self._journal.stop()
         self._cancel([d for d in self._lanes.active if d.timer is not None])
         self._start_more()
         for wait_s in (grace_s, _CANCEL_S):
