@@ -6,6 +6,7 @@ Method: the real loop and record writer; the consumer and the group commit are r
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -427,3 +428,23 @@ async def test_a_wait_for_a_retry_does_not_hold_up_a_stop(bench: Any) -> None:
         await b.loop.stop(3600)
     assert b.commits.added == []
     assert b.budget.records == 0
+
+
+async def test_slow_inline_handlers_give_the_event_loop_its_turns(bench: Any) -> None:
+    """Fewer records than a slice, more time than a loop may stand still."""
+
+    @stage("classify", emits="out")
+    def slow(task: Task, _: Context) -> Task:
+        time.sleep(0.03)
+        return task
+
+    b = bench(slow)
+    taken = asyncio.create_task(b.take(*(b.message(n, n) for n in range(20))))
+    turns = 0
+    while not taken.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await taken
+    assert len(b.commits.added) == 20
+    # One each 0.1 s, of some 0.6 s.
+    assert turns >= 4
