@@ -35,6 +35,14 @@ _MODULES = {
 _INTERRUPTED = 130
 
 
+#: For every command whose help does not say its own.
+_EXIT_CODES = (
+    "Exit codes: 0 well; 1 the answer is bad news (a job is not found, a check failed, a demo does "
+    "not add up); 2 wrong usage or set-up; 3 Kafka, Postgres or a service does not serve; 130 "
+    "interrupted."
+)
+
+
 class _Commands(TyperGroup):
     def list_commands(self, ctx: Any) -> list[str]:
         return list(_MODULES)
@@ -43,8 +51,16 @@ class _Commands(TyperGroup):
         if cmd_name not in self.commands and cmd_name in _MODULES:
             command = typer.main.get_command(import_module(_MODULES[cmd_name]).app)
             command.name = cmd_name
+            _tell_exit_codes(command)
             self.commands[cmd_name] = command
         return self.commands.get(cmd_name)
+
+
+def _tell_exit_codes(command: Any) -> None:
+    for sub in getattr(command, "commands", {}).values():
+        _tell_exit_codes(sub)
+    if "Exit codes:" not in (command.help or ""):
+        command.epilog = _EXIT_CODES
 
 
 app = typer.Typer(
@@ -53,10 +69,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
-    epilog="Exit codes: 0 well; 1 the answer is bad news (a job is not found, a check failed, "
-    "a demo does not add up); 2 wrong usage or set-up; 3 Kafka, Postgres or a service does "
-    "not serve. Settings come from the environment: KAFKA_BOOTSTRAP_SERVERS, DATABASE_URL, "
-    "HANDOFF_*; see streams/config.py.",
+    epilog=f"{_EXIT_CODES} Settings come from the environment: KAFKA_BOOTSTRAP_SERVERS, "
+    "DATABASE_URL, HANDOFF_*; see streams/config.py.",
 )
 
 

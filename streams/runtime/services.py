@@ -26,6 +26,7 @@ from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
 from streams.runtime.records import RecordWriter
+from streams.runtime.stage_journal import StageJournal
 from streams.runtime.stage_loop import StageLoop
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.tracker import Tracker
@@ -92,7 +93,7 @@ class StageService:
         member = names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()
         ownership = Ownership()
-        journal = self._journal.stage(self.name, group, facts.topic_id, ownership)
+        journal = StageJournal(self._journal, self.name, facts, ownership, settings.max_deliveries)
         budget = Budget(
             settings.max_in_flight_records, settings.max_in_flight_bytes, journal.released
         )

@@ -28,11 +28,11 @@ from streams.outcome import Retry
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
-from streams.runtime.journal import StageJournal
 from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
 from streams.runtime.lanes import Lanes
 from streams.runtime.pause import Pause
 from streams.runtime.records import RecordWriter, now_us
+from streams.runtime.stage_journal import StageJournal
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
 from streams.runtime.tracker import NO_HORIZON, Tracker
@@ -437,6 +437,8 @@ class StageLoop:
         """
         self._stopping = True
         self._pause.close()
+        if self._journal is not None:
+            self._journal.stop()
         self._cancel([d for d in self._lanes.active if d.timer is not None])
         self._start_more()
         for wait_s in (grace_s, _CANCEL_S):

@@ -103,5 +103,16 @@ async def concurrent_strike(deed: Deed, _: Context) -> Deed:
     return deed.past("strike")
 
 
+@stage("watch", emits="strike", retry=_QUICK)
+async def watch(deed: Deed, _: Context) -> Deed:
+    """Passes its gate, takes its time, hands on."""
+    if deed.gate:
+        await target.pass_gate(deed.gate)
+    await asyncio.sleep(deed.wait_ms / 1000)
+    return deed.past("watch")
+
+
 inline = Flow("deadly", stages=(strike,), sinks=("done",))
 concurrent = Flow("deadly", stages=(concurrent_strike,), sinks=("done",))
+#: Both stages in one process: who dies with whom?
+both = Flow("deadly", stages=(watch, strike), sinks=("done",))

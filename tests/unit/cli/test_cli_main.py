@@ -9,9 +9,11 @@ import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
+import typer
 
 from streams import cli
 from streams.cli.jobs import since_when
@@ -241,3 +243,20 @@ def test_console_logs_have_no_colour_off_a_terminal(capsys: pytest.CaptureFixtur
     text = capsys.readouterr().err
     assert "stage_paused" in text
     assert "\x1b[" not in text
+
+
+def test_the_help_of_every_command_says_its_exit_codes(
+    run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def walk(*path: str) -> None:
+        assert run(*path, "--help") == 0
+        assert "Exit codes: 0" in capsys.readouterr().out, path
+        command: Any = typer.main.get_command(cli.app)
+        for name in path:
+            command = command.get_command(None, name)
+        for name in getattr(command, "commands", {}) if path else command.list_commands(None):
+            walk(*path, name)
+
+    walk()

@@ -6,6 +6,7 @@ Method: the real loop and record writer; the consumer and the group commit are r
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
 from typing import Any
@@ -414,3 +415,23 @@ async def test_a_graceful_stop_keeps_what_finishes_in_time_and_releases_the_rest
     await stopping
     assert [s["data"]["n"] for s in b.commits.states()] == [0]
     assert b.budget.records == 1, "what is finished is released by the commit, the rest is back"
+
+
+async def test_slow_inline_handlers_give_the_event_loop_its_turns(bench: Any) -> None:
+    """Fewer records than a slice, more time than a loop may stand still."""
+
+    @stage("classify", emits="out")
+    def slow(task: Task, _: Context) -> Task:
+        time.sleep(0.03)
+        return task
+
+    b = bench(slow)
+    taken = asyncio.create_task(b.take(*(b.message(n, n) for n in range(20))))
+    turns = 0
+    while not taken.done():
+        await asyncio.sleep(0)
+        turns += 1
+    await taken
+    assert len(b.commits.added) == 20
+    # One each 0.1 s, of some 0.6 s.
+    assert turns >= 4
