@@ -3,7 +3,6 @@ whoever is killed or stopped meanwhile; and it holds nobody up."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -16,8 +15,8 @@ from schemas import headers as h
 from schemas.state import JobState, Status
 from streams.config import Settings
 from tests.support import flows
-from tests.support.judge import doubles, steps_by_job
-from tests.support.patient import APP, ATTEMPTS, Ask, flow
+from tests.support.judge import steps_by_job
+from tests.support.patient import APP, ATTEMPTS, HELD_APP, Ask, flow, held_flow
 from tests.support.rig import Rig, job_id
 from tests.support.worker import environment
 
@@ -129,47 +128,47 @@ def test_attempts_survive_kills_and_stops_and_never_exceed_the_policy(
     with Rig(settings, tmp_path, flow) as rig:
         rig.worker("timers", app=APP)
         worker = rig.worker("ask", app=APP)
-        # Job 0 waits by timers, job 1 in place, as long as that can be.
-        rig.submit(
-            [Ask(n=0, good_at=99, wait_ms=3_000), Ask(n=1, good_at=99, how="retry", wait_ms=450)]
-        )
-        rig.wait(lambda: is_waiting(rig, 0, 1), "job 0 waits for its second attempt")
-        rig.wait(lambda: runs(rig, 1) == 1, "job 1 has run once")
-        # 1 A graceful stop, in the middle of a wait in place.
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.ended() == 0
-        worker = rig.worker("ask", app=APP)
-        # 2 A kill, in the middle of a wait by timer.
-        rig.wait(lambda: is_waiting(rig, 0, 2), "job 0 waits for its third attempt")
-        rig.wait(lambda: (last_state(rig, 1) or _none()).status is Status.FAILED, "job 1 failed")
-        worker.kill()
-        worker = rig.worker("ask", app=APP)
-        # 3 A graceful stop, in the middle of a wait by timer.
-        rig.wait(lambda: is_waiting(rig, 0, 3), "job 0 waits for its fourth attempt")
-        worker.process.send_signal(signal.SIGTERM)
-        assert worker.ended() == 0
-        rig.worker("ask", app=APP)
-        rig.wait(lambda: len(rig.dead_letters("ask")) == 2, "both are dead-lettered")
+        rig.submit([Ask(n=0, good_at=99, wait_ms=6_000)])
+        for attempt in range(1, ATTEMPTS):
+            rig.wait(lambda n=attempt: is_waiting(rig, 0, n), f"it waits after attempt {attempt}")
+            # In turn a kill and a graceful stop, each in the middle of a wait.
+            if attempt % 2:
+                worker.kill()
+            else:
+                assert worker.stop() == 0
+            worker = rig.worker("ask", app=APP)
+        rig.wait(lambda: rig.dead_letters("ask"), "it is dead-lettered")
         rig.wait_drained()
-        assert (runs(rig, 0), runs(rig, 1)) == (ATTEMPTS, ATTEMPTS)
-        told = {r.job: r.header(h.DLQ_DELIVERY_COUNT) for r in rig.dead_letters("ask")}
-        assert told == {job_id(0): b"4", job_id(1): b"4"}
-        assert doubles((s.trace_id, s.seq) for s in rig.states()) == {}
-        assert [key for key, _ in rig.target.calls] == list(
-            dict.fromkeys(key for key, _ in rig.target.calls)
-        ), "no attempt ran twice"
+        assert_each_attempt_once(rig)
 
 
-def _none() -> JobState:
-    return JobState(
-        trace_id=job_id(0),
-        flow="",
-        stage="",
-        status=Status.RUNNING,
-        seq=1,
-        attempts=0,
-        updated_at=datetime.now(UTC),
-    )
+def test_a_graceful_stop_in_the_middle_of_a_wait_in_place_forgets_no_attempt(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, held_flow) as rig:
+        rig.worker("timers", app=HELD_APP)
+        worker = rig.worker("ask", app=HELD_APP)
+        rig.submit([Ask(n=0, good_at=99, wait_ms=6_000)])
+        for attempt in range(1, ATTEMPTS):
+            rig.wait(lambda n=attempt: runs(rig, 0) == n, f"attempt {attempt} has run")
+            # What it waits for is in memory alone.
+            assert rig.log(settings.names.timers_topic)[attempt - 1 :] == []
+            assert worker.stop() == 0
+            assert len(rig.log(settings.names.timers_topic)) == attempt
+            worker = rig.worker("ask", app=HELD_APP)
+        rig.wait(lambda: rig.dead_letters("ask"), "it is dead-lettered")
+        rig.wait_drained()
+        assert_each_attempt_once(rig)
+
+
+def assert_each_attempt_once(rig: Rig) -> None:
+    """By the target's record: each attempt of job 0 ran, and no more; the dead letter agrees."""
+    assert rig.target.calls == [(f"run 0 attempt {n}", 0) for n in range(1, ATTEMPTS + 1)]
+    [letter] = rig.dead_letters("ask")
+    assert letter.header(h.DLQ_DELIVERY_COUNT) == b"%d" % ATTEMPTS
+    steps = steps_by_job(rig.states())[job_id(0)]
+    assert [(s.seq, s.attempts) for s in steps] == [(n, n) for n in range(1, ATTEMPTS + 1)]
+    assert [s.status for s in steps] == [Status.WAITING] * (ATTEMPTS - 1) + [Status.FAILED]
 
 
 def test_a_stage_whose_world_is_away_pauses_and_goes_on_without_spending_attempts(

@@ -12,6 +12,7 @@ import pytest
 
 from schemas import headers as h
 from streams.config import Settings
+from streams.errors import BadWorld
 from streams.kafka import NewTopic, admin_client, create_topic
 from streams.positions import Move, Moved
 from streams.postgres import Pool, connect, load_queries, open_pool
@@ -236,6 +237,20 @@ async def test_a_dispatcher_whose_connection_dies_leaves_the_rows(
     monkeypatch.setattr(Sender, "send", send)
     assert await dispatcher.dispatch() == 3
     assert len(came_back(target)) == 6, "produced twice: the claims let one of them through"
+
+
+async def test_while_kafka_is_away_timers_stay_and_return_later(
+    timekeeper: Timekeeper, pool: Pool, settings: Settings, target: TopicLog
+) -> None:
+    await store(timekeeper, [timer_record(settings, n) for n in range(3)])
+    away = Dispatcher(pool, settings.model_copy(update={"kafka_bootstrap_servers": "127.0.0.1:1"}))
+    # As if it had asked for the topic before: so it comes to producing.
+    away._sender._known.add(f"{settings.prefix}mail.classify")
+    with pytest.raises(BadWorld, match="did not take all timers"):
+        await away.dispatch()
+    assert pending(settings) == [0, 1, 2]
+    assert await Dispatcher(pool, settings).dispatch() == 3
+    assert len(came_back(target)) == 3
 
 
 async def test_a_hundred_thousand_pending_timers_cost_no_scan(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Literal
 
@@ -38,9 +39,7 @@ _POLICY = Backoff(
 )
 
 
-@stage("ask", emits="done", concurrency=4_000, retry=_POLICY)
-async def ask(job: Ask, context: Context) -> Ask | Retry:
-    """Says to the target that it runs, then does as it is told."""
+async def _ask(job: Ask, context: Context) -> Ask | Retry:
     await target.do_effect(f"run {job.n} attempt {context.attempt}", job.n)
     if job.gate:
         await target.pass_gate(job.gate)
@@ -53,5 +52,19 @@ async def ask(job: Ask, context: Context) -> Ask | Retry:
     return job
 
 
+@stage("ask", emits="done", concurrency=4_000, retry=_POLICY)
+async def ask(job: Ask, context: Context) -> Ask | Retry:
+    """Says to the target that it runs, then does as it is told."""
+    return await _ask(job, context)
+
+
+@stage("ask", emits="done", retry=replace(_POLICY, in_place=timedelta(hours=1)))
+async def ask_in_place(job: Ask, context: Context) -> Ask | Retry:
+    """As `ask`, but every wait is in place."""
+    return await _ask(job, context)
+
+
 flow = Flow("patient", stages=(ask,), sinks=("done",))
+held_flow = Flow("patient", stages=(ask_in_place,), sinks=("done",))
 APP = "tests.support.patient:flow"
+HELD_APP = "tests.support.patient:held_flow"
