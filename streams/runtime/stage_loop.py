@@ -18,20 +18,19 @@ from inspect import CORO_CREATED, getcoroutinestate
 from typing import Any
 
 import structlog
-from pydantic import ValidationError
 
 from schemas.state import JobError
 from streams.config import Settings
-from streams.context import Context, EffectRunner
+from streams.context import EffectRunner
 from streams.flow import Flow, Stage
-from streams.outcome import Retry
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
-from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
+from streams.runtime.judge import GiveUp
 from streams.runtime.lanes import Lanes
 from streams.runtime.pause import Pause
 from streams.runtime.records import RecordWriter, now_us
+from streams.runtime.runs import Runs
 from streams.runtime.stage_journal import StageJournal
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.time_limit import TimeLimit
@@ -63,19 +62,15 @@ class StageLoop:
         budget: Budget,
         journal: StageJournal | None = None,
     ) -> None:
-        self._flow_name, self._flow_bytes = flow.name, flow.name.encode()
+        self._flow = flow.name.encode()
         self._stage = stage
         self._handler = stage.handler
         self._is_async = stage.is_async
         self._timeout_s = stage.timeout.total_seconds()
         self._time_limit = TimeLimit(self._timeout_s)
-        self._max_payload_bytes = settings.max_payload_bytes
-        self._validate = stage.input.__pydantic_validator__.validate_json
-        self._writer, self._gate, self._effects = writer, gate, effects
-        self._commits, self._budget = commits, budget
+        self._gate, self._commits, self._budget = gate, commits, budget
         self._journal = journal
         self._hop_context = HopContext()
-        self._rng = random.Random()  # noqa: S311 - jitter, no secret
         self._lanes = Lanes()
         self._runnable: deque[Delivery] = deque()
         self._running = 0
@@ -83,7 +78,9 @@ class StageLoop:
         self._flush_due = False
         self._stopping = False
         self._idle = asyncio.Event()
-        self._pause = Pause(stage.name, self._start_more, self._rng)
+        rng = random.Random()  # noqa: S311 - jitter, no secret
+        self._pause = Pause(stage.name, self._start_more, rng)
+        self._runs = Runs(flow.name, stage, settings, writer, effects, self._pause, rng)
 
     @property
     def paused(self) -> str | None:
@@ -94,7 +91,7 @@ class StageLoop:
 
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""
-        flow = self._flow_bytes
+        flow = self._flow
         suspects = False
         for d in batch:
             d.identify(flow)
@@ -123,7 +120,7 @@ class StageLoop:
 
     def _bury(self, d: Delivery, error: JobError) -> None:
         """A dead letter without a run."""
-        self._give_up(d, GiveUp(error))
+        self._runs.give_up(d, GiveUp(error))
         if self._lanes.busy(d.key):
             self._wait(d)
         else:
@@ -150,7 +147,7 @@ class StageLoop:
         if self._lanes.active and self._lanes.busy(d.key):
             self._wait(d)
             return
-        if self._prepare(d):
+        if self._runs.prepare(d):
             if self._pause.reason is not None:
                 self._lanes.enter(d)
                 self._runnable.append(d)
@@ -165,15 +162,15 @@ class StageLoop:
 
     def _attempt_inline(self, d: Delivery) -> float | None:
         """One run; seconds until the next, or None when `d.result` is final."""
-        job = self._begin(d)
+        job = self._runs.begin(d)
         token = self._hop_context.enter(job.traceparent) if self._hop_context.on else None  # 2
         try:
             outcome = self._handler(d.model, job)
-            self._conclude(d, outcome)
+            self._runs.conclude(d, outcome)
         except KeyboardInterrupt:
             raise
         except BaseException as e:
-            return self._judge(d, e)
+            return self._runs.judge(d, e)
         finally:
             if token is not None:
                 self._hop_context.leave(token)
@@ -184,7 +181,7 @@ class StageLoop:
     # -- 4: concurrent -----------------------------------------------------------------------
 
     def _admit(self, d: Delivery) -> None:
-        prepared = self._prepare(d)
+        prepared = self._runs.prepare(d)
         # A dead letter, too, comes after the earlier records of its job.
         if self._lanes.busy(d.key):
             self._wait(d)
@@ -229,7 +226,7 @@ class StageLoop:
         return not self._pause.may_start(d)
 
     async def _run_concurrent(self, d: Delivery) -> None:
-        job = self._begin(d)
+        job = self._runs.begin(d)
         # The task has a context of its own, so there is nothing to leave afterwards.
         if self._hop_context.on:
             self._hop_context.enter(job.traceparent)  # 2
@@ -237,12 +234,12 @@ class StageLoop:
         self._time_limit.start(d)
         try:
             outcome = await self._handler(d.model, job)
-            self._conclude(d, outcome)
+            self._runs.conclude(d, outcome)
         except KeyboardInterrupt:
             raise
         except BaseException as e:
             if self._time_limit.end(d):
-                wait_s = self._judge(d, TimeoutError(f"no result after {self._timeout_s} s"))
+                wait_s = self._runs.judge(d, TimeoutError(f"no result after {self._timeout_s} s"))
             elif isinstance(e, asyncio.CancelledError) and d.task.cancelling():
                 self._running -= 1
                 # Stopped, not failed: this run does not count.
@@ -251,7 +248,7 @@ class StageLoop:
                 self._start_more()
                 return
             else:
-                wait_s = self._judge(d, e)
+                wait_s = self._runs.judge(d, e)
         self._time_limit.end(d)
         self._running -= 1
         d.task = None
@@ -265,84 +262,11 @@ class StageLoop:
             self._later(d, wait_s)
         self._start_more()
 
-    # -- 1 and 5 -----------------------------------------------------------------------------
-
-    def _prepare(self, d: Delivery) -> bool:
-        """Validate. False when the record's fate is decided: a tombstone or a dead letter."""
-        value = d.message.value()
-        if value is None:
-            return False
-        if d.fault is None and len(value) > self._max_payload_bytes:
-            d.fault = f"it has {len(value)} bytes; the limit is {self._max_payload_bytes}"
-        if d.fault is not None:
-            self._give_up(d, unusable(d.place, d.fault))
-            return False
-        try:
-            d.model = self._validate(value)
-        except ValidationError as e:
-            self._give_up(d, not_valid(d.place, e, self._stage.input))
-            return False
-        return True
-
-    def _conclude(self, d: Delivery, outcome: Any) -> None:
-        if isinstance(outcome, Retry):
-            raise RetryAsked(outcome.after.total_seconds(), outcome.reason)
-        self._writer.conclude(d, outcome, now_us())  # 5
-        d.model = None
-
-    def _judge(self, d: Delivery, error: BaseException) -> float | None:
-        """Seconds until the next run of `d` in place, or None once its result is final."""
-        stage = self._stage
-        fate = judge(error, stage=stage.name, attempt=d.attempt, policy=stage.retry, rng=self._rng)
-        if isinstance(fate, WorldIsBad):
-            d.attempt -= 1
-            return self._pause.failed(d, fate.reason, fate.after_s)
-        if isinstance(fate, GiveUp):
-            self._give_up(d, fate)
-            return None
-        log.info(
-            "retry",
-            stage=stage.name,
-            job=d.job_id,
-            attempt=d.attempt,
-            wait_s=round(fate.wait_s, 3),
-            in_place=fate.in_place,
-            error=type(error).__name__,
-        )
-        d.why = fate.error
-        if fate.in_place:
-            return fate.wait_s
-        self._wait_for_timer(d, fate.wait_s)
-        return None
-
-    def _give_up(self, d: Delivery, fate: GiveUp) -> None:
-        self._writer.fail(d, fate.error, now_us(), fate.status)
-
-    def _wait_for_timer(self, d: Delivery, wait_s: float) -> None:
-        """A step of its own: nothing is held in memory, and no restart forgets the attempts."""
-        assert d.why is not None, "what has spent an attempt says why"
-        now = now_us()
-        self._writer.wait(d, d.why, now + round(max(wait_s, 0.0) * 1e6), now)
-        d.model = None
-
-    def _begin(self, d: Delivery) -> Context:
-        """Count the attempt, start the clock; the context of this run."""
-        d.attempt += 1
-        d.started_us = now_us()
-        return Context(
-            d.job_id,
-            self._flow_name,
-            self._stage.name,
-            d.seq,
-            d.attempt,
-            self._effects,
-        )
-
     # -- order per job -----------------------------------------------------------------------
 
     def _wait(self, d: Delivery) -> None:
         if d.model is None and d.result is None:
-            self._prepare(d)
+            self._runs.prepare(d)
         self._lanes.wait(d)
 
     def _end(self, d: Delivery) -> None:
@@ -399,7 +323,7 @@ class StageLoop:
         go into a timer; the partition of another owner is not ours to write for."""
         self._pause.dropped(d)
         if d.tracker.live and d.attempt > d.attempts_told:
-            self._wait_for_timer(d, wait_s)
+            self._runs.wait_for_timer(d, wait_s)
             self._complete(d)
         else:
             self._budget.release([d])

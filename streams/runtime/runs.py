@@ -1,0 +1,115 @@
+"""What surrounds one run of a handler: what comes before it (1) and what it leads to (4, 5)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import structlog
+from pydantic import ValidationError
+
+from streams.config import Settings
+from streams.context import Context, EffectRunner
+from streams.flow import Stage
+from streams.outcome import Retry
+from streams.runtime.delivery import Delivery
+from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
+from streams.runtime.pause import Pause
+from streams.runtime.records import RecordWriter, now_us
+
+log = structlog.get_logger(__name__)
+
+
+class Runs:
+    """Prepares deliveries of one stage for their runs and gives them their results.
+
+    Belongs to the event loop. Nothing here raises for what a record or a handler did.
+    """
+
+    def __init__(
+        self,
+        flow_name: str,
+        stage: Stage[Any, Any],
+        settings: Settings,
+        writer: RecordWriter,
+        effects: EffectRunner,
+        pause: Pause,
+        rng: random.Random,
+    ) -> None:
+        self._flow_name, self._stage = flow_name, stage
+        self._writer, self._effects, self._pause, self._rng = writer, effects, pause, rng
+        self._max_payload_bytes = settings.max_payload_bytes
+        self._validate = stage.input.__pydantic_validator__.validate_json
+
+    def prepare(self, d: Delivery) -> bool:
+        """Validate. False when the record's fate is decided: a tombstone or a dead letter."""
+        value = d.message.value()
+        if value is None:
+            return False
+        if d.fault is None and len(value) > self._max_payload_bytes:
+            d.fault = f"it has {len(value)} bytes; the limit is {self._max_payload_bytes}"
+        if d.fault is not None:
+            self.give_up(d, unusable(d.place, d.fault))
+            return False
+        try:
+            d.model = self._validate(value)
+        except ValidationError as e:
+            self.give_up(d, not_valid(d.place, e, self._stage.input))
+            return False
+        return True
+
+    def conclude(self, d: Delivery, outcome: Any) -> None:
+        """Make `outcome` the result of `d` (5). Raises what `judge` is then to be asked about."""
+        if isinstance(outcome, Retry):
+            raise RetryAsked(outcome.after.total_seconds(), outcome.reason)
+        self._writer.conclude(d, outcome, now_us())
+        d.model = None
+
+    def judge(self, d: Delivery, error: BaseException) -> float | None:
+        """Seconds until the next run of `d` in place, or None once its result is final."""
+        stage = self._stage
+        fate = judge(error, stage=stage.name, attempt=d.attempt, policy=stage.retry, rng=self._rng)
+        if isinstance(fate, WorldIsBad):
+            d.attempt -= 1
+            return self._pause.failed(d, fate.reason, fate.after_s)
+        if isinstance(fate, GiveUp):
+            self.give_up(d, fate)
+            return None
+        log.info(
+            "retry",
+            stage=stage.name,
+            job=d.job_id,
+            attempt=d.attempt,
+            wait_s=round(fate.wait_s, 3),
+            in_place=fate.in_place,
+            error=type(error).__name__,
+        )
+        d.why = fate.error
+        if fate.in_place:
+            return fate.wait_s
+        self.wait_for_timer(d, fate.wait_s)
+        return None
+
+    def give_up(self, d: Delivery, fate: GiveUp) -> None:
+        """A dead letter is the result of `d`."""
+        self._writer.fail(d, fate.error, now_us(), fate.status)
+
+    def wait_for_timer(self, d: Delivery, wait_s: float) -> None:
+        """A step of its own: nothing is held in memory, and no restart forgets the attempts."""
+        assert d.why is not None, "what has spent an attempt says why"
+        now = now_us()
+        self._writer.wait(d, d.why, now + round(max(wait_s, 0.0) * 1e6), now)
+        d.model = None
+
+    def begin(self, d: Delivery) -> Context:
+        """Count the attempt, start the clock; the context of this run."""
+        d.attempt += 1
+        d.started_us = now_us()
+        return Context(
+            d.job_id,
+            self._flow_name,
+            self._stage.name,
+            d.seq,
+            d.attempt,
+            self._effects,
+        )
