@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
 from base64 import b64decode
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer, TopicPartition
+from confluent_kafka import TopicPartition
 
 from schemas.state import Status
 from streams.config import Settings
 from streams.kafka import NewTopic, admin_client, create_topic
 from streams.postgres import open_pool
 from streams.state.projector import Projection, moves_of
-from tests.support.commands import Command, Completed
+from tests.support.commands import Command
+from tests.support.letters import NOW_MS, Letters, ran
 from tests.unit.deadletter.fakes import told
 from tests.unit.state.records import TOPIC, TOPIC_ID, job_id, record, state
 
@@ -42,42 +42,6 @@ other = Flow("others", (keep,))
 """
 APP = "declared_dlq:flow"
 HOUR_MS = 3_600_000
-NOW_MS = int(time.time() * 1000)
-
-
-class Letters:
-    """Puts letters into the topics of the flow `notes` of one installation."""
-
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-        self._producer = Producer({"bootstrap.servers": settings.kafka_bootstrap_servers})
-
-    def topic(self, stage: str) -> str:
-        return self.settings.names.dead_letter_topic("notes", stage)
-
-    def put(
-        self,
-        stage: str,
-        n: int,
-        *,
-        value: bytes = b'{"number": "x"}',
-        headers: list[Any] | None = None,
-        ago_ms: int = 0,
-        **facts: str,
-    ) -> str:
-        """A letter of job `n` at `stage`, in partition 0; the job's id."""
-        origin = self.settings.names.stage_topic("notes", stage)
-        facts = {"topic": origin, "stage": stage, "job": job_id(n), "message": f"no {n}", **facts}
-        self._producer.produce(
-            self.topic(stage),
-            value,
-            job_id(n).encode(),
-            0,
-            timestamp=NOW_MS - ago_ms,
-            headers=told(**facts) if headers is None else headers,
-        )
-        assert self._producer.flush(30) == 0
-        return job_id(n)
 
 
 @pytest.fixture
@@ -91,11 +55,6 @@ def handoff(settings: Settings, tmp_path: Path) -> Command:
 @pytest.fixture
 def letters(settings: Settings, handoff: Command) -> Letters:
     return Letters(settings)
-
-
-def ran(completed: Completed, code: int = 0) -> Completed:
-    assert completed.returncode == code, (completed.stdout, completed.stderr)
-    return completed
 
 
 def rows(handoff: Command, *args: str) -> Any:
@@ -308,26 +267,6 @@ def test_a_discard_needs_a_reason_and_the_number_typed(
     acted = rows(handoff, "dlq", "show", job_id(0))["actions"]
     assert [(a["action"], a["why"]) for a in acted] == [("discard", "old"), ("redrive", "")]
     assert acted[0]["new_sha256"] is None
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ((), "in one way"),
-        (("ab", "--cluster", "cd"), "in one way"),
-        (("--cluster", "cd", "--filter", "stage=x"), "in one way"),
-        (("--filter", ""), "every letter there is"),
-        (("--filter", "stage"), "none of them"),
-        (("--filter", "colour=red"), "'colour=red' is none of them"),
-        (("--filter", "stage=a stage=b"), "names stage twice"),
-        (("--filter", "since=soon"), "soon"),
-        (("--filter", "stage='a"), "cannot be read"),
-    ],
-)
-def test_a_choice_that_is_none_is_wrong_usage(
-    handoff: Command, args: tuple[str, ...], says: str
-) -> None:
-    assert says in ran(handoff("dlq", "redrive", *args, "--yes"), 2).stderr
 
 
 def test_an_edit_is_checked_by_the_app_that_declares_the_stage(

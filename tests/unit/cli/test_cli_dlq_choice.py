@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
-from streams.cli.dlq_choice import actor, parse_filter
+from streams.cli.dlq_choice import actor, parse_filter, pick
 from streams.cli.dlq_redrive import parse_rate
 from streams.deadletter.choice import Choice
 from streams.errors import BadSetup
@@ -59,3 +60,26 @@ def test_a_user_without_a_name_is_a_number(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr("getpass.getuser", nameless)
     assert actor(None).startswith("uid ")
+
+
+@pytest.mark.parametrize(
+    ("ids", "cluster", "text", "says"),
+    [
+        ([], None, None, "in one way"),
+        (["ab"], "cd", None, "in one way"),
+        ([], "cd", "stage=x", "in one way"),
+        ([], None, "", "every letter there is"),
+        ([], None, "stage", "none of them"),
+        ([], None, "stage=", "none of them"),
+        ([], None, "colour=red", "'colour=red' is none of them"),
+        ([], None, "stage=a stage=b", "names stage twice"),
+        ([], None, "since=soon", "soon"),
+        ([], None, "stage='a", "cannot be read"),
+    ],
+)
+def test_a_choice_that_is_none_is_refused_before_anything_is_read(
+    ids: list[str], cluster: str | None, text: str | None, says: str
+) -> None:
+    nothing: Any = None
+    with pytest.raises(BadSetup, match=says):
+        pick(nothing, nothing, ids, cluster, text)
