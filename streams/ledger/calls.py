@@ -72,6 +72,8 @@ class Calls:
         # No call under a lease that is over: whoever claimed since may have asked the target, been
         # told that nothing has happened, and called.
         if (claim.asking or stale) and not await self._still_ours(work):
+            # Where it was only doubted, we know better.
+            await self._tell(work.ending(work.not_called, "claimed and not called"))
             return None
         reach("ledger.claimed")
         try:

@@ -10,7 +10,7 @@ import pytest
 
 from streams.config import Settings
 from streams.context import DidNotHappen, Happened, Unknown
-from streams.errors import BadWorld
+from streams.errors import BadWorld, EffectParked
 from tests.support.ledger import (
     KEY,
     PostOffice,
@@ -105,8 +105,9 @@ async def test_an_asker_that_was_fenced_meanwhile_does_not_call(
     assert actions(settings) == []
 
 
+@pytest.mark.parametrize("ask", [True, False])
 async def test_a_worker_that_was_stopped_between_claim_and_call_asks_whether_it_still_holds_it(
-    worker: Worker, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    worker: Worker, settings: Settings, monkeypatch: pytest.MonkeyPatch, ask: bool
 ) -> None:
     post = PostOffice()
     slow = await worker(slot=0, effect_lease_s=0.2)
@@ -115,15 +116,22 @@ async def test_a_worker_that_was_stopped_between_claim_and_call_asks_whether_it_
     async def answer_late(asks: Any) -> Any:
         monkeypatch.setattr(slow._claims, "_work", work)
         claims = await work(asks)
-        # Its lease runs out while the answer is on its way; another worker asks, and sends.
+        # Its lease runs out while the answer is on its way, and another worker finds it dead.
         while not row(settings)["over"]:
             await asyncio.sleep(0.02)
-        assert await (await worker(slot=1)).run(effect(post)) == 1
+        other = await worker(slot=1)
+        if ask:
+            assert await other.run(effect(post)) == 1
+        else:
+            with pytest.raises(EffectParked):
+                await other.run(effect(post, ask=False))
         return claims
 
     monkeypatch.setattr(slow._claims, "_work", answer_late)
-    assert await slow.run(effect(post)) == 1
+    # Either the other has sent it; or it is in doubt there, where the slow one knows better.
+    assert await slow.run(effect(post, ask=ask)) == 1
     assert post.log == [(KEY, "hello")]
+    assert row(settings)["status"] == "done"
 
 
 async def test_a_question_whose_claim_was_lost_does_not_release_what_may_have_happened(
