@@ -90,9 +90,10 @@ def strike(deed: Deed, _: Context) -> Deed:
 
 @stage("strike", emits="done", concurrency=8, retry=_QUICK)
 async def concurrent_strike(deed: Deed, _: Context) -> Deed:
-    """Passes its gate, does the deed."""
+    """Passes its gate, takes its time, does the deed."""
     if deed.gate:
         await target.pass_gate(deed.gate)
+    await asyncio.sleep(deed.wait_ms / 1000)
     do(deed)
     if deed.deed == "thread":
         # Its task can be cancelled, its thread cannot.
@@ -115,4 +116,4 @@ async def watch(deed: Deed, _: Context) -> Deed:
 inline = Flow("deadly", stages=(strike,), sinks=("done",))
 concurrent = Flow("deadly", stages=(concurrent_strike,), sinks=("done",))
 #: Both stages in one process: who dies with whom?
-both = Flow("deadly", stages=(watch, strike), sinks=("done",))
+both = Flow("deadly", stages=(watch, concurrent_strike), sinks=("done",))
