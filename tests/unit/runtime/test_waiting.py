@@ -229,6 +229,7 @@ async def test_what_a_pause_has_piled_up_leaves_the_event_loop_its_turns(
     while len(b.commits.added) < 900:
         # As retries do that come back in the same turn.
         b.loop._start_more()
+        seen.append(len(world.calls))
         await asyncio.sleep(0)
         seen.append(len(world.calls))
     assert max(after - before for before, after in pairwise(seen)) <= 260
