@@ -74,6 +74,8 @@ class StageLoop:
         self._lanes = Lanes()
         self._runnable: deque[Delivery] = deque()
         self._running = 0
+        #: Inline handlers have had their slice; the rest goes on in the next turn.
+        self._slice_due = False
         self._finished: list[Delivery] = []
         self._flush_due = False
         self._stopping = False
@@ -195,9 +197,10 @@ class StageLoop:
 
     def _start_more(self) -> None:
         limit, inline = self._stage.concurrency, 0
-        while self._runnable and self._running < limit:
+        while self._runnable and self._running < limit and not self._slice_due:
             if inline == _SLICE_RECORDS:
-                asyncio.get_running_loop().call_soon(self._start_more)
+                self._slice_due = True
+                asyncio.get_running_loop().call_soon(self._next_slice)
                 return
             d = self._runnable[0]
             if self._pause.reason is not None and self._held(d):
@@ -217,6 +220,10 @@ class StageLoop:
                     self._end(d)
                 else:
                     self._later(d, wait_s)
+
+    def _next_slice(self) -> None:
+        self._slice_due = False
+        self._start_more()
 
     def _held(self, d: Delivery) -> bool:
         """True when the stage's pause holds `d` back: everything that would start its handler, but

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -214,6 +215,24 @@ async def test_a_bad_world_pauses_the_whole_stage_and_one_probe_reopens_it(
     assert {s["status"] for s in states} == {"done"}
     assert {s["attempts"] for s in states} == {1}, "no attempt was spent"
     assert b.loop.paused is None
+
+
+async def test_what_a_pause_has_piled_up_leaves_the_event_loop_its_turns(
+    bench: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streams.runtime.pause.BETWEEN_PROBES", SHORT)
+    world = World()
+    b = bench(calling(world, "sync"))
+    await b.take(*(b.message(n, n) for n in range(900)))
+    world.away = False
+    seen = [len(world.calls)]
+    while len(b.commits.added) < 900:
+        # As retries do that come back in the same turn.
+        b.loop._start_more()
+        seen.append(len(world.calls))
+        await asyncio.sleep(0)
+        seen.append(len(world.calls))
+    assert max(after - before for before, after in pairwise(seen)) <= 260
 
 
 async def test_retry_after_is_the_length_of_the_pause(bench: Any) -> None:

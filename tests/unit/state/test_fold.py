@@ -128,6 +128,7 @@ BAD: dict[str, tuple[bytes, str]] = {
     "has a bad id": (broken(traceId="0" * 32), "traceId: not a job id"),
     "has another job's key": (broken(traceId=job_id(7)), "key is not its traceId"),
     "has no time zone": (broken(updatedAt="2026-01-01T00:00:00"), "updatedAt: has no time zone"),
+    "wakes in no time zone": (broken(wakesAt="2026-01-01T00:00:00"), "wakesAt: has no time zone"),
     "has a huge seq": (broken(seq=2**31), "out of range"),
     "has huge attempts": (broken(attempts=2**31), "out of range"),
     "consumed a negative partition": (
