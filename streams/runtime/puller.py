@@ -138,8 +138,10 @@ class Puller(PollingThread):
         consumer.incremental_assign(
             [TopicPartition(t.topic, t.partition, t.head) for t in trackers]
         )
-        if self._paused:
-            consumer.pause([TopicPartition(t.topic, t.partition) for t in trackers])
+        # The driver remembers a pause over the loss of a partition: what was paused when it was lost
+        # and resumed while it was away would stand still for ever.
+        assigned = [TopicPartition(t.topic, t.partition) for t in trackers]
+        (consumer.pause if self._paused else consumer.resume)(assigned)
         self._ownership.assign(trackers, consumer.consumer_group_metadata())
         log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
 
