@@ -9,7 +9,7 @@ import structlog
 
 from streams.config import Settings
 from streams.crashpoints import reach
-from streams.errors import BadSetup, HandoffError
+from streams.errors import BadSetup, BadWorld
 from streams.kafka import (
     Consumer,
     KafkaException,
@@ -73,6 +73,7 @@ class Puller(PollingThread):
 
     def step(self, consumer: Consumer) -> None:
         now = time.monotonic()
+        self._commits.rescue()
         if now - self._metadata_at > _METADATA_EVERY_S:
             self._refresh_metadata(consumer)
         room = 0 if self._quiet or self._window_full() else self._budget.room()
@@ -138,8 +139,8 @@ class Puller(PollingThread):
         consumer.incremental_assign(
             [TopicPartition(t.topic, t.partition, t.head) for t in trackers]
         )
-        # The driver remembers a pause over the loss of a partition: what was paused when it was lost
-        # and resumed while it was away would stand still for ever.
+        # The driver remembers a pause over the loss of a partition. One that was paused when it was
+        # lost would stand still for ever if all others were resumed while it was away.
         assigned = [TopicPartition(t.topic, t.partition) for t in trackers]
         (consumer.pause if self._paused else consumer.resume)(assigned)
         self._ownership.assign(trackers, consumer.consumer_group_metadata())
@@ -201,10 +202,19 @@ class Puller(PollingThread):
         log.warning("lost", group=self._group, partitions=numbers)
 
     def _give_up(self, partitions: Sequence[int]) -> None:
+        """Drop their work, and wait until no open transaction holds any: as long as Kafka is away
+        nobody can tell, and nobody else goes on either."""
         trackers = self._ownership.end(partitions)
         self._ended(trackers)
-        if not self._commits.wait_resolved(trackers, 4 * self._settings.commit_timeout_s):
-            raise HandoffError(
-                f"A transaction of {self._group} with work of partitions {list(partitions)} could "
-                "not be resolved; the worker stops, the transaction times out at the broker."
-            )
+        limit_s = 4 * self._settings.commit_timeout_s
+        deadline = time.monotonic() + limit_s
+        while not self._commits.wait_resolved(trackers, POLL_S) and not self._ending.is_set():
+            self._commits.rescue()
+            if self._commits.away:
+                deadline = time.monotonic() + limit_s
+            if time.monotonic() > deadline:
+                raise BadWorld(
+                    f"A transaction of {self._group} with work of partitions {list(partitions)} "
+                    "could not be resolved; the worker stops, the transaction times out at the "
+                    "broker. Start the worker again."
+                )
