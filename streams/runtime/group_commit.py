@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from threading import Condition, Thread
-from typing import Any
 
 import structlog
 
 from streams.config import Settings
 from streams.crashpoints import reach
-from streams.errors import BadWorld, Fenced
-from streams.kafka import TopicFacts, TopicPartition, committed_offsets
+from streams.errors import BadWorld
+from streams.kafka import TopicFacts, committed_offsets
 from streams.runtime.delivery import Delivery, OutRecord
 from streams.runtime.ownership import Ownership
-from streams.runtime.tracker import Candidate, Tracker
-from streams.runtime.transaction import Transactor, Verdict
+from streams.runtime.selection import Selection
+from streams.runtime.tracker import Tracker
+from streams.runtime.transaction import GivenUp, Transactor, Verdict
 
 log = structlog.get_logger(__name__)
 
@@ -32,24 +31,6 @@ _BACKLOG_RECORDS = 1_000
 _GATHER_S = 0.2
 #: The driver sends metadata with the NUL that ends a C string, and the broker counts it.
 _NUL_BYTES = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """What one transaction holds: deliveries of live trackers, and the metadata of that moment."""
-
-    deliveries: list[Delivery]
-    candidates: dict[Tracker, Candidate]
-    metadata: Any
-
-    def offsets(self) -> list[TopicPartition]:
-        return [
-            TopicPartition(t.topic, t.partition, c.head, metadata=c.metadata)
-            for t, c in self.candidates.items()
-        ]
-
-    def records(self, write: Callable[[Delivery], Sequence[OutRecord]]) -> Iterator[OutRecord]:
-        return chain.from_iterable(map(write, self.deliveries))
 
 
 class GroupCommit:
@@ -86,8 +67,10 @@ class GroupCommit:
         self.busy_since: float | None = None
         self._draining = 0
         self._stop = self._abandon = False
-        self._transactor = Transactor(settings, member, lambda: self._abandon)
-        self._thread = Thread(target=self._run, name=f"commit {group}", daemon=True)
+        self._member = member
+        self._transactor, self._thread = self._successor(None)
+        #: What the transaction under way holds.
+        self._attempt: Selection | None = None
 
     def start(self) -> None:
         """Fence a predecessor and start committing. Call it before the consumer subscribes."""
@@ -97,6 +80,30 @@ class GroupCommit:
     @property
     def alive(self) -> bool:
         return self._thread.is_alive()
+
+    def _successor(self, unfinished: Selection | None) -> tuple[Transactor, Thread]:
+        """A transactor and its thread; `unfinished` is of unknown outcome."""
+        transactor = Transactor(self._settings, self._member, lambda: self._abandon)
+        name = f"commit {self._group}"
+        run = partial(self._run, transactor, unfinished)
+        return transactor, Thread(target=run, name=name, daemon=True)
+
+    @property
+    def away(self) -> bool:
+        """Whether commits wait for a Kafka that does not answer."""
+        return self._transactor.away
+
+    def rescue(self) -> None:
+        """Replace a commit thread that hangs in the driver; the polling thread calls it often.
+
+        The new one finds out, as after any unknown outcome, whether the transaction happened.
+        """
+        with self._changed:
+            if self._abandon or not self._transactor.give_up_if_it_hangs():
+                return
+            log.error("driver_hangs", group=self._group, what="its producer is replaced")
+            self._transactor, self._thread = self._successor(self._attempt)
+            self._thread.start()
 
     def add(self, deliveries: Sequence[Delivery]) -> None:
         """Finished deliveries, in the order in which their records are to be written."""
@@ -141,15 +148,20 @@ class GroupCommit:
             d.tracker in wanted for part in (self._ready, self._waiting, self._open) for d in part
         )
 
-    def _run(self) -> None:
+    def _run(self, transactor: Transactor, unfinished: Selection | None) -> None:
         try:
-            while (batch := self._take()) is not None:
+            batch = unfinished.deliveries if unfinished else self._take()
+            while batch is not None:
                 self.busy_since = time.monotonic()
-                self._commit(batch)
+                self._commit(transactor, batch, unfinished)
                 self.busy_since = None
+                unfinished = None
                 with self._changed:
                     self._open = []
                     self._changed.notify_all()
+                batch = self._take()
+        except GivenUp:
+            log.info("driver_returned", group=self._group)
         except BaseException as e:
             self._fail(e)
 
@@ -191,17 +203,24 @@ class GroupCommit:
     def _urgent(self) -> bool:
         return self._stop or self._draining > 0
 
-    def _commit(self, batch: list[Delivery]) -> None:
+    def _commit(
+        self, transactor: Transactor, batch: list[Delivery], unknown: Selection | None
+    ) -> None:
+        """Until `batch` is committed or no longer ours; first of all find out about `unknown`."""
         while True:
-            selection = self._select(batch)
+            selection = unknown or self._select(batch)
             if not selection.deliveries:
                 return
-            reach("commit.selected")
-            verdict = self._transactor.commit(
-                selection.records(self._write), selection.offsets(), selection.metadata
-            )
+            self._attempt = selection
+            if unknown is None:
+                reach("commit.selected")
+                verdict = transactor.commit(
+                    selection.records(self._write), selection.offsets(), selection.metadata
+                )
+            else:
+                verdict, unknown = Verdict.UNKNOWN, None
             if verdict is Verdict.UNKNOWN:
-                verdict = self._find_out(selection)
+                verdict = self._find_out(transactor, selection)
             if verdict is Verdict.COMMITTED:
                 self._promote(selection)
                 return
@@ -228,19 +247,19 @@ class GroupCommit:
                 for t, n in numbers.items()
             }
             metadata = self._ownership.metadata
-        partial = {
+        cut = {
             t: set(c.numbers) for t, c in candidates.items() if len(c.numbers) < len(numbers[t])
         }
         for d in batch:
             if d.tracker not in candidates:
                 continue
-            fits = partial.get(d.tracker)
+            fits = cut.get(d.tracker)
             (chosen if fits is None or d.number in fits else deferred).append(d)
-        if deferred:
+        if deferred or dropped:
             with self._changed:
                 self._waiting += deferred
-                deferred_ids = set(map(id, deferred))
-                self._open = [d for d in self._open if id(d) not in deferred_ids]
+                self._open = chosen
+                self._changed.notify_all()
         if dropped:
             self._release(dropped)
         candidates = {t: c for t, c in candidates.items() if c.numbers}
@@ -254,40 +273,17 @@ class GroupCommit:
             self._made_room = True
         self._release(selection.deliveries)
 
-    def _find_out(self, selection: Selection) -> Verdict:
+    def _find_out(self, transactor: Transactor, selection: Selection) -> Verdict:
         """Rule 5: a new producer with our id ends what was open; then the stable offsets tell."""
         while not self._abandon:
-            if not self._transactor.open():
+            if not transactor.open():
                 break
             try:
                 found = committed_offsets(self._settings, self._group, self._topic)
             except BadWorld as e:
                 log.warning("kafka_away", group=self._group, error=e.message)
+                transactor.away = True
                 time.sleep(_PAUSE_S)
                 continue
-            return self._compare(selection, found)
+            return selection.outcome(self._group, found)
         return Verdict.ABORTED
-
-    def _compare(self, selection: Selection, found: dict[int, TopicPartition]) -> Verdict:
-        verdicts = set()
-        for tracker, candidate in selection.candidates.items():
-            if not tracker.live:
-                continue
-            at = found.get(tracker.partition)
-            place = (at.offset, at.metadata) if at is not None else None
-            if place == (candidate.head, candidate.metadata):
-                verdicts.add(Verdict.COMMITTED)
-            elif place == (tracker.head, tracker.metadata):
-                verdicts.add(Verdict.ABORTED)
-            elif tracker.live:
-                raise Fenced(
-                    f"Group {self._group} was moved on {tracker.place} by somebody else: committed "
-                    f"is {place and place[0]}, we had {tracker.head} and were writing "
-                    f"{candidate.head}. Give each worker process a slot of its own (--slot).",
-                )
-        if len(verdicts) > 1:
-            raise Fenced(
-                f"Group {self._group}: one transaction cannot be half committed; stopping."
-            )
-        log.info("commit_resolved", group=self._group, outcome=[v.value for v in verdicts])
-        return Verdict.COMMITTED if verdicts == {Verdict.COMMITTED} else Verdict.ABORTED

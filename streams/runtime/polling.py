@@ -13,7 +13,7 @@ from threading import Event, Thread
 import structlog
 
 from streams.config import Settings
-from streams.errors import BadSetup, Fenced
+from streams.errors import BadSetup, BadWorld, Fenced
 from streams.kafka import Consumer, KafkaError, TopicFacts, TopicPartition, fenced, group_consumer
 
 log = structlog.get_logger(__name__)
@@ -100,7 +100,9 @@ class PollingThread(ABC):
                 f"the topic: retention has passed it. {self.gone_advice}."
             )
         if error.fatal() or error.code() == KafkaError._FATAL:
-            raise BadSetup(f"The consumer of {self._group} broke: {error.str()}.")
+            raise BadWorld(
+                f"The consumer of {self._group} broke: {error.str()}. Start the worker again."
+            )
         log.warning("poll_error", group=self._group, error=error.str())
 
     def _run(self) -> None:

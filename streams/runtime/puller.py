@@ -9,7 +9,7 @@ import structlog
 
 from streams.config import Settings
 from streams.crashpoints import reach
-from streams.errors import BadSetup, HandoffError
+from streams.errors import BadSetup, BadWorld
 from streams.kafka import (
     Consumer,
     KafkaException,
@@ -65,6 +65,8 @@ class Puller(PollingThread):
         self._deliver, self._ended = deliver, ended
         self._quiet = self._paused = False
         self._full_since: float | None = None
+        #: Dropped, and perhaps in a transaction whose end is not known yet.
+        self._unresolved: list[Tracker] = []
         self._metadata_at = 0.0
 
     def quiesce(self) -> None:
@@ -73,6 +75,7 @@ class Puller(PollingThread):
 
     def step(self, consumer: Consumer) -> None:
         now = time.monotonic()
+        self._commits.rescue()
         if now - self._metadata_at > _METADATA_EVERY_S:
             self._refresh_metadata(consumer)
         room = 0 if self._quiet or self._window_full() else self._budget.room()
@@ -134,12 +137,15 @@ class Puller(PollingThread):
             self._ownership.metadata = metadata
 
     def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._resolve(while_away=True)
         trackers = self._read_trackers(consumer, partitions)
         consumer.incremental_assign(
             [TopicPartition(t.topic, t.partition, t.head) for t in trackers]
         )
-        if self._paused:
-            consumer.pause([TopicPartition(t.topic, t.partition) for t in trackers])
+        # The driver remembers a pause over the loss of a partition. One that was paused when it was
+        # lost would stand still for ever if all others were resumed while it was away.
+        assigned = [TopicPartition(t.topic, t.partition) for t in trackers]
+        (consumer.pause if self._paused else consumer.resume)(assigned)
         self._ownership.assign(trackers, consumer.consumer_group_metadata())
         log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
 
@@ -188,21 +194,42 @@ class Puller(PollingThread):
         numbers = [tp.partition for tp in partitions]
         self._refresh_metadata(consumer)
         self._commits.drain(self._ownership.owned(numbers), self._settings.revoke_timeout_s)
-        self._give_up(numbers)
+        self._drop(numbers)
+        self._resolve(while_away=False)
         consumer.incremental_unassign(partitions)
         log.info("revoked", group=self._group, partitions=numbers)
 
     def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        # Who waits here is fenced by itself: the driver forgets its member id and goes on beating.
+        # What is open is refused by the group's generation; it is resolved before we own anything.
         numbers = [tp.partition for tp in partitions]
-        self._give_up(numbers)
+        self._drop(numbers)
         consumer.incremental_unassign(partitions)
         log.warning("lost", group=self._group, partitions=numbers)
 
-    def _give_up(self, partitions: Sequence[int]) -> None:
+    def _drop(self, partitions: Sequence[int]) -> None:
+        """Nothing that these partitions delivered is committed from now on."""
         trackers = self._ownership.end(partitions)
         self._ended(trackers)
-        if not self._commits.wait_resolved(trackers, 4 * self._settings.commit_timeout_s):
-            raise HandoffError(
-                f"A transaction of {self._group} with work of partitions {list(partitions)} could "
-                "not be resolved; the worker stops, the transaction times out at the broker."
-            )
+        self._unresolved += trackers
+
+    def _resolve(self, *, while_away: bool) -> None:
+        """Wait until no open transaction holds work that was dropped.
+
+        As long as Kafka is away nobody can tell: wait on, or leave it to the next assignment.
+        """
+        limit_s = 4 * self._settings.commit_timeout_s
+        deadline = time.monotonic() + limit_s
+        while not self._commits.wait_resolved(self._unresolved, POLL_S):
+            self._commits.rescue()
+            if self._ending.is_set() or (self._commits.away and not while_away):
+                return
+            if self._commits.away:
+                deadline = time.monotonic() + limit_s
+            if time.monotonic() > deadline:
+                raise BadWorld(
+                    f"A transaction of {self._group} with work of partitions that are no longer "
+                    "ours could not be resolved; the worker stops, the transaction times out at "
+                    "the broker. Start the worker again."
+                )
+        self._unresolved = []

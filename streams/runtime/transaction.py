@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 
 import structlog
@@ -39,10 +41,15 @@ class Verdict(Enum):
     UNKNOWN = "unknown"
 
 
+class GivenUp(Exception):
+    """This thread hung in the driver, and another goes on in its place."""
+
+
 class Transactor:
     """Commits batches of records with input offsets, one at a time. Used by one thread.
 
-    `stopping` is asked while Kafka is away, so that a stop is not held up by retries.
+    `stopping` is asked while Kafka is away, so that a stop is not held up by retries. Other threads
+    may ask whether Kafka is `away`, and give the transactor up.
     """
 
     def __init__(
@@ -54,6 +61,24 @@ class Transactor:
         self._producer: Producer | None = None
         #: A transport error, time-out or retry was seen: a late request may still be under way.
         self._tainted = False
+        #: Kafka does not answer: no transaction can be begun, and none resolved.
+        self.away = False
+        self._lock = Lock()
+        self._called_at: float | None = None
+        self._given_up = False
+
+    def give_up_if_it_hangs(self) -> bool:
+        """True if a call into the driver has lasted twice as long as it was allowed to.
+
+        Seen with librdkafka 2.16: `send_offsets_to_transaction` waits for ever if its connection
+        broke at the wrong moment; nothing but a new producer helps. Should the call ever return,
+        its thread gets `GivenUp`; a successor with our id has fenced this producer by then.
+        """
+        limit_s = 2 * self._settings.commit_timeout_s
+        with self._lock:
+            called_at = self._called_at
+            self._given_up = called_at is not None and time.monotonic() - called_at > limit_s
+            return self._given_up
 
     def open(self) -> bool:
         """A producer with our id: fences a predecessor, ends what it left open. False: stopped.
@@ -64,7 +89,7 @@ class Transactor:
         while not self._stopping():
             producer = transactional_producer(self._settings, self._id, self._on_broken)
             try:
-                producer.init_transactions(self._settings.commit_timeout_s)
+                self._call(partial(producer.init_transactions, self._settings.commit_timeout_s))
             except KafkaException as e:
                 error: KafkaError = e.args[0]
                 if not _may_pass(error):
@@ -72,8 +97,10 @@ class Transactor:
                         f"Kafka does not let {self._id} write in transactions: {error.str()}."
                     ) from e
                 log.warning("kafka_away", transactional_id=self._id, error=error.str())
+                self.away = True
                 time.sleep(_RETRY_PAUSE_S)
                 continue
+            self.away = False
             producer.poll(0)  # what broke until now was before the epoch was raised
             self._producer, self._tainted = producer, False
             return True
@@ -81,9 +108,13 @@ class Transactor:
 
     def close(self) -> None:
         if self._producer is not None:
-            # What is still queued belongs to a transaction that is over.
-            self._producer.purge()
-            self._producer = None
+            self._call(self._discard)
+
+    def _discard(self) -> None:
+        assert self._producer is not None
+        # What is still queued belongs to a transaction that is over.
+        self._producer.purge()
+        self._producer = None
 
     def commit(
         self, records: Iterable[OutRecord], offsets: list[TopicPartition], metadata: Any
@@ -136,7 +167,7 @@ class Transactor:
         deadline = time.monotonic() + self._settings.commit_timeout_s
         while True:
             try:
-                return call()
+                return self._call(call)
             except KafkaException as e:
                 self._tainted = True
                 error: KafkaError = e.args[0]
@@ -145,6 +176,18 @@ class Transactor:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(_RETRY_PAUSE_S)
+
+    def _call(self, call: Callable[[], T]) -> T:
+        """A call that may hang: others can see how long it lasts."""
+        self._called_at = time.monotonic()
+        try:
+            return call()
+        finally:
+            with self._lock:
+                self._called_at = None
+                given_up = self._given_up
+            if given_up:
+                raise GivenUp
 
     def _resolve(self, producer: Producer, error: KafkaError) -> Verdict:
         log.warning("commit_failed", transactional_id=self._id, error=error.str())

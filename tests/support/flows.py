@@ -27,7 +27,15 @@ class Job(BaseModel):
     #: The target does the effect, but answers only when this gate is opened.
     answer_gate: str = ""
     fault: Literal[
-        "", "raise", "unprintable", "speechless", "reject", "long reject", "retry", "stubborn"
+        "",
+        "raise",
+        "unprintable",
+        "speechless",
+        "reject",
+        "long reject",
+        "retry",
+        "stubborn",
+        "deaf",
     ] = ""
     path: tuple[str, ...] = ()
 
@@ -57,9 +65,17 @@ def take(job: Job, _: Context) -> Job:
     return job.past("take")
 
 
+async def _pass_whatever_comes(gate: str) -> None:
+    while True:
+        try:
+            return await target.pass_gate(gate)
+        except asyncio.CancelledError:
+            continue
+
+
 async def _work(job: Job, context: Context) -> Job | Reject | Retry:
     if job.gate:
-        await target.pass_gate(job.gate)
+        await (_pass_whatever_comes if job.fault == "deaf" else target.pass_gate)(job.gate)
     if job.wait_ms:
         await asyncio.sleep(job.wait_ms / 1000)
     if job.effect:

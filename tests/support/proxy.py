@@ -245,7 +245,7 @@ class Held:
     ) -> None:
         self.api, self.containing, self.cut = api, containing, cut
         self.caught = Event()
-        self.go = asyncio.Event()
+        self.go, self.settled = asyncio.Event(), asyncio.Event()
         self._loop = loop
         self._reply = b""
         self._replied = Event()
@@ -262,6 +262,7 @@ class Held:
         """Called by the proxy."""
         self._reply = reply
         self._replied.set()
+        self.settled.set()
 
 
 class KafkaProxy(Proxy):
@@ -311,6 +312,9 @@ class KafkaProxy(Proxy):
             if isinstance(fault, Held):
                 await self._keep(link, fault)
             await self._pass(link, link.to_service, frame)
+            if isinstance(fault, Held):
+                # The client may be dead: the link must not end with it before the reply is here.
+                await fault.settled.wait()
             if link.detached:
                 return
 
