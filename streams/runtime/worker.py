@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Timer
 
 import structlog
 import uvloop
@@ -18,6 +22,8 @@ from streams.runtime.app import HandoffApp, faust_app
 
 log = structlog.get_logger(__name__)
 
+#: How long a stopped worker waits for what does not let itself be cancelled.
+_CLOSE_S = 3.0
 #: Exit codes, as in `handoff worker --help`.
 STOPPED, CRASHED, SETUP, WORLD, FENCED = 0, 1, 2, 3, 4
 
@@ -32,9 +38,33 @@ def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
     _calm_garbage_collector()
     app = faust_app(flow, stages, settings)
     # uvloop: timers, tasks and sockets cost a third of asyncio's own.
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(app))
-    return _exit_code(app.failure)
+    runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+    runner.run(_serve(app))
+    code = _exit_code(app.failure)
+    # Closing waits for each task and thread, also for a handler that swallows its cancellation.
+    with _or_leave(_CLOSE_S, code):
+        runner.close()
+    return code
+
+
+@contextmanager
+def _or_leave(limit_s: float, code: int) -> Iterator[None]:
+    """End the process with `code` should the block outlast `limit_s`: all that is finished is
+    committed by then, and what still runs is released for the next owner."""
+
+    def leave() -> None:
+        log.warning("left_running", why=f"some handlers did not end within {limit_s} s")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    timer = Timer(limit_s, leave)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _calm_garbage_collector() -> None:
