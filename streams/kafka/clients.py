@@ -131,6 +131,9 @@ def _reading(settings: Settings, group: str, on_error: ErrorCallback | None) -> 
         # A position that is gone is an accident to be told, not a reason to skip or repeat work.
         "auto.offset.reset": "error",
         "fetch.wait.max.ms": 50,
+        # A connection that died in silence is noticed after so long, by default after a minute.
+        # Requests that may take longer (joins) have time-outs of their own.
+        "socket.timeout.ms": 15_000,
         "fetch.message.max.bytes": 4 * 2**20,
         "queued.max.messages.kbytes": 32_768,
     }

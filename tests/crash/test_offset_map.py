@@ -50,7 +50,7 @@ def test_two_kills_around_a_short_first_poll_double_nothing(
         _assert_heads_never_fall(rig)
 
 
-def test_a_full_map_makes_records_wait_and_still_loses_and_doubles_nothing(
+def test_case_22_a_full_map_makes_records_wait_and_still_loses_and_doubles_nothing(
     settings: Settings, tmp_path: Path
 ) -> None:
     jobs, chance = 2_000, random.Random(9)

@@ -79,7 +79,7 @@ def test_a_second_worker_joins_leaves_and_dies_with_work_in_flight(
         assert_each_effect_once(rig, range(len(ids)))
 
 
-def test_what_a_leaving_partition_had_finished_and_not_committed_is_left_to_its_next_owner(
+def test_case_22_what_a_full_map_kept_waiting_is_left_to_the_next_owner_of_its_partition(
     settings: Settings, tmp_path: Path
 ) -> None:
     """A full offset map keeps finished records waiting; their partition leaves meanwhile."""

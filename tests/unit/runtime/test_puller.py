@@ -1,0 +1,144 @@
+"""Rebalance callbacks: what they wait for, and what they do not (decision 3, rule 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from streams.config import load_settings
+from streams.errors import BadWorld
+from streams.kafka import TopicFacts, TopicPartition
+from streams.offsets import encode_map
+from streams.runtime.budget import Budget
+from streams.runtime.ownership import Ownership
+from streams.runtime.puller import Puller
+from streams.runtime.tracker import Tracker
+from tests.unit.runtime.fakes import TOPIC_ID, make_tracker
+
+PARTITION = TopicPartition("mail.classify", 0)
+
+
+class FakeConsumer:
+    """Writes down what is asked of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def committed(self, partitions: list[TopicPartition], _: float) -> list[TopicPartition]:
+        metadata = encode_map(TOPIC_ID, 0, [])
+        return [TopicPartition(p.topic, p.partition, 0, metadata) for p in partitions]
+
+    def consumer_group_metadata(self) -> str:
+        return "metadata"
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_: self.asked.append(name)
+
+
+class OpenTransaction:
+    """Holds work of everything until `resolved`."""
+
+    def __init__(self) -> None:
+        self.resolved, self.asked, self.away = Event(), Event(), False
+
+    def drain(self, trackers: list[Tracker], timeout_s: float) -> bool:
+        return False
+
+    def rescue(self) -> None: ...
+
+    def wait_resolved(self, trackers: list[Tracker], timeout_s: float) -> bool:
+        if not trackers:
+            return True
+        self.asked.set()
+        return self.resolved.wait(min(timeout_s, 0.01))
+
+
+class Setting:
+    def __init__(self) -> None:
+        self.ownership, self.commits = Ownership(), OpenTransaction()
+        self.tracker = make_tracker()
+        self.ownership.assign([self.tracker], "metadata")
+        self.consumer: Any = FakeConsumer()
+        self.ended: list[Tracker] = []
+        self.broken: list[BaseException] = []
+        commits: Any = self.commits
+        self.puller = Puller(
+            load_settings(commit_timeout_s=0.05),
+            TopicFacts("mail.classify", TOPIC_ID, 2),
+            "mail.classify",
+            ownership=self.ownership,
+            commits=commits,
+            budget=Budget(10, 1_000),
+            deliver=lambda _: None,
+            ended=self.ended.extend,
+            fail=self.broken.append,
+        )
+
+    def in_background(self, callback: Any) -> Thread:
+        thread = Thread(target=callback, args=(self.consumer, [PARTITION]), daemon=True)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def setting() -> Iterator[Setting]:
+    made = Setting()
+    yield made
+    made.commits.resolved.set()
+
+
+def test_a_partition_is_handed_over_when_the_transaction_that_holds_its_work_is_resolved(
+    setting: Setting,
+) -> None:
+    revoking = setting.in_background(setting.puller.on_revoke)
+    assert setting.commits.asked.wait(10)
+    assert not setting.tracker.live
+    assert setting.ended == [setting.tracker]
+    assert "incremental_unassign" not in setting.consumer.asked
+    setting.commits.resolved.set()
+    revoking.join(10)
+    assert setting.consumer.asked == ["incremental_unassign"]
+
+
+def test_a_transaction_that_cannot_be_resolved_ends_the_worker(setting: Setting) -> None:
+    with pytest.raises(BadWorld, match="could not be resolved"):
+        setting.puller.on_revoke(setting.consumer, [PARTITION])
+    assert setting.consumer.asked == []
+
+
+def test_without_kafka_a_partition_is_let_go_at_once_and_resolved_before_the_next_assignment(
+    setting: Setting,
+) -> None:
+    setting.commits.away = True
+    for give_away in (setting.puller.on_lost, setting.puller.on_revoke):
+        give_away(setting.consumer, [PARTITION])
+    assert setting.consumer.asked == ["incremental_unassign"] * 2
+    assigning = setting.in_background(setting.puller.on_assign)
+    assert setting.commits.asked.wait(10)
+    assert setting.ownership.trackers == {}
+    setting.commits.resolved.set()
+    assigning.join(10)
+    assert list(setting.ownership.trackers) == [0]
+
+
+def test_a_lost_partition_is_let_go_at_once(setting: Setting) -> None:
+    setting.puller.on_lost(setting.consumer, [PARTITION])
+    assert setting.consumer.asked == ["incremental_unassign"]
+    assert not setting.tracker.live
+
+
+def test_what_comes_back_flows_although_it_was_paused_when_it_was_lost(setting: Setting) -> None:
+    """The driver would keep the pause."""
+    setting.commits.resolved.set()
+    setting.puller.on_assign(setting.consumer, [PARTITION])
+    assert setting.consumer.asked == ["incremental_assign", "resume"]
+
+
+def test_what_comes_while_there_is_no_room_is_paused(setting: Setting) -> None:
+    setting.commits.resolved.set()
+    setting.puller._paused = True
+    setting.puller.on_assign(setting.consumer, [PARTITION])
+    assert setting.consumer.asked == ["incremental_assign", "pause"]
