@@ -28,7 +28,11 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Run the handler again, `after` this long; the attempt counts against the stage's policy."""
+    """Run the handler again, `after` this long; the attempt counts against the stage's policy.
+
+    A wait beyond the policy's `in_place` is a committed step: the job is `waiting` until its timer
+    is due, and a later record with its key may run meanwhile.
+    """
 
     after: timedelta = field(default=timedelta(0))
     reason: str = ""
