@@ -247,9 +247,7 @@ class GroupCommit:
                 for t, n in numbers.items()
             }
             metadata = self._ownership.metadata
-        cut = {
-            t: set(c.numbers) for t, c in candidates.items() if len(c.numbers) < len(numbers[t])
-        }
+        cut = {t: set(c.numbers) for t, c in candidates.items() if len(c.numbers) < len(numbers[t])}
         for d in batch:
             if d.tracker not in candidates:
                 continue
