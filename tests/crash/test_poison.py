@@ -64,7 +64,7 @@ def assert_only_the_killer_failed(rig: Rig, ids: list[str], killers: set[str]) -
         (deadly.concurrent, "segv", -11),
         (deadly.concurrent, "spin", 1),
     ],
-    ids=lambda v: getattr(getattr(v, "stages", [None])[0], "is_async", None) or str(v),
+    ids=["inline exit", "regex", "interrupt", "exit", "segv", "spin"],
 )
 def test_a_record_that_kills_its_worker_is_dead_lettered_and_its_neighbours_are_done(
     settings: Settings, tmp_path: Path, flow: deadly.Flow, deed: str, code: int
