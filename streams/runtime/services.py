@@ -93,7 +93,9 @@ class StageService:
         member = names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()
         ownership = Ownership()
-        journal = StageJournal(self._journal, self.name, facts, ownership, settings.max_deliveries)
+        journal = StageJournal(
+            self._journal, self.name, facts, ownership, settings.max_deliveries, fail
+        )
         budget = Budget(
             settings.max_in_flight_records, settings.max_in_flight_bytes, journal.released
         )

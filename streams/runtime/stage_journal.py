@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -26,6 +27,11 @@ T = TypeVar("T")
 KILLS_WORKER: Final = "kills_worker"
 _PAUSE_S: Final = 0.5
 
+#: How long new starts are held back, at first, for what runs to end.
+_FIRST_PATIENCE_S: Final = 1.0
+
+#: A delivery, and what an earlier life had to do with it, if it had.
+Aside = tuple[Delivery, Started | None]
 Start = Callable[[Delivery], None]
 Bury = Callable[[Delivery, JobError], None]
 
@@ -34,14 +40,24 @@ class StageJournal:
     """Of one stage in one process. `limit`: `Settings.max_deliveries`."""
 
     def __init__(
-        self, journal: Journal, stage: str, topic: TopicFacts, ownership: Ownership, limit: int
+        self,
+        journal: Journal,
+        stage: str,
+        topic: TopicFacts,
+        ownership: Ownership,
+        limit: int,
+        fail: Callable[[BaseException], None],
     ) -> None:
         # The group of a stage has the name of its topic.
         self._rows = journal.join(self, topic.name, topic.topic_id)
         self._journal, self._stage = journal, stage
-        self._ownership, self._max_deliveries = ownership, limit
+        self._ownership, self._max_deliveries, self._fail = ownership, limit, fail
         self._loop = asyncio.get_running_loop()
         self.open: set[Delivery] = set()
+        #: Not started yet, since an earlier life has started it, or a record of its job before it.
+        self._aside: list[Aside] = []
+        self._jobs_aside: set[bytes] = set()
+        self._apart: asyncio.Task[None] | None = None
         self._settled: list[Delivery] = []
         self._undone: list[Delivery] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -56,10 +72,13 @@ class StageJournal:
     def stop(self) -> None:
         """Write nothing more down: what has not started will not start."""
         self._stopping = True
+        if self._apart is not None:
+            self._apart.cancel()
 
     async def take(self, batch: Sequence[Delivery], size: int, start: Start, bury: Bury) -> None:
         """Write `batch` down and `start` it, at most `size` in work at a time.
 
+        What an earlier life has started is put aside, with later records of its jobs, to run apart.
         `bury` gets those that killed too often. Both must lead to a release. After a crash: what
         was started and not committed has a row, what was not started has none.
         """
@@ -69,53 +88,90 @@ class StageJournal:
             chunk = [rest.popleft() for _ in range(min(size - len(self.open), len(rest)))]
             async with self._journal.door:
                 known = await self._persist(partial(self._rows.look_or_begin, chunk))
-                if not known:
+                if not known and not self._aside:
                     self.open.update(chunk)
-            if known:
-                chunk = await self._take_known(chunk, known, start, bury)
+            if known or self._aside:
+                others = self._put_aside(chunk, known, size, start, bury)
+                # Those that were put aside are first in line at the door.
+                await asyncio.sleep(0)
+                chunk = await self._begin(others)
             for d in chunk:
                 start(d)
                 # An inline handler may take its time; others, and the watchdog, want the loop.
                 await asyncio.sleep(0)
 
-    async def _take_known(
+    async def _begin(self, chunk: list[Delivery]) -> list[Delivery]:
+        if chunk:
+            async with self._journal.door:
+                await self._persist(lambda: self._rows.begin(chunk))
+                self.open.update(chunk)
+        return chunk
+
+    # -- apart -------------------------------------------------------------------------------
+
+    def _put_aside(
         self,
         chunk: Sequence[Delivery],
         known: Mapping[Place, Started],
+        size: int,
         start: Start,
         bury: Bury,
     ) -> list[Delivery]:
-        """Run what is known alone, with the other records of its jobs, in order; the rest is
-        written down and returned."""
-        jobs = {d.key for d in chunk if place(d) in known}
-        for d in chunk:
-            if d.key in jobs:
-                await self._run_alone(d, known.get(place(d)), start, bury)
-        others = [d for d in chunk if d.key not in jobs]
-        if others:
-            async with self._journal.door:
-                await self._persist(lambda: self._rows.begin(others))
-                self.open.update(others)
-        return others
+        """Put aside what must run apart; the others."""
+        self._jobs_aside.update(d.key for d in chunk if place(d) in known)
+        self._aside += [(d, known.get(place(d))) for d in chunk if d.key in self._jobs_aside]
+        if self._aside and (self._apart is None or self._apart.done()):
+            self._apart = self._loop.create_task(self._run_aside(size, start, bury))
+        return [d for d in chunk if d.key not in self._jobs_aside]
 
-    async def _run_alone(
-        self, d: Delivery, before: Started | None, start: Start, bury: Bury
-    ) -> None:
+    async def _run_aside(self, size: int, start: Start, bury: Bury) -> None:
+        """Bring everything that was put aside to its end, group by group."""
+        patience_s = _FIRST_PATIENCE_S
+        try:
+            while self._aside and not self._stopping:
+                for d in [d for d, _ in self._aside if not d.tracker.live]:
+                    start(d)  # which gives it back: its partition is gone
+                self._aside = [(d, known) for d, known in self._aside if d.tracker.live]
+                group = first_group(self._aside, size)
+                if not group or await self._run_apart(group, patience_s, start, bury):
+                    patience_s = _FIRST_PATIENCE_S
+                    del self._aside[: len(group)]
+                    self._jobs_aside = {d.key for d, _ in self._aside}
+                else:
+                    # Long handlers: others go on for as long as they were kept waiting.
+                    await asyncio.sleep(patience_s)
+                    patience_s *= 2
+        except BaseException as e:
+            if not isinstance(e, asyncio.CancelledError):
+                self._fail(e)
+            raise
+
+    async def _run_apart(
+        self, group: Sequence[Aside], patience_s: float, start: Start, bury: Bury
+    ) -> bool:
+        """Run a group while nothing else runs in this process. False: it did not become quiet."""
+        deliveries = [d for d, _ in group]
+        d, before = group[0]
+        if before is not None and before.starts >= self._max_deliveries:
+            log.error("kills_worker", stage=self._stage, job=d.job_id, starts=before.starts)
+            self.open.add(d)
+            d.attempt = before.starts
+            bury(d, _killer(d, self._stage, before))
+            return True
         async with self._journal.door:
-            await self._journal.wait_until(lambda: self._journal.quiet)
-            if before is not None and before.starts >= self._max_deliveries:
-                log.error("kills_worker", stage=self._stage, job=d.job_id, starts=before.starts)
-                self.open.add(d)
-                d.attempt = before.starts
-                bury(d, _killer(d, self._stage, before))
-            else:
-                if before is not None:
-                    log.warning("runs_alone", stage=self._stage, job=d.job_id, starts=before.starts)
-                await self._persist(lambda: self._rows.begin([d]))
-                self.open.add(d)
-                start(d)
+            try:
+                async with asyncio.timeout(patience_s):
+                    await self._journal.wait_until(lambda: self._journal.quiet)
+            except TimeoutError:
+                return False
+            log.warning("runs_apart", stage=self._stage, jobs=[x.job_id for x in deliveries])
+            await self._persist(lambda: self._rows.begin(deliveries))
+            self.open.update(deliveries)
+            for each in deliveries:
+                start(each)
             # Until it is committed: the next death must not be laid at its door.
             await self._journal.wait_until(lambda: self._journal.quiet)
+        return True
 
     def released(self, deliveries: Sequence[Delivery]) -> None:
         """Called from any thread with whatever the stage lets go: committed, or given up."""
@@ -181,6 +237,23 @@ class StageJournal:
             else:
                 self.paused = None
                 return answer
+
+
+def first_group(aside: Sequence[Aside], size: int) -> list[Aside]:
+    """Who runs together now, of those that were put aside, in order; pure.
+
+    What died in company runs in groups of the square root of `size`; what died twice runs alone.
+    """
+    limit = math.isqrt(size - 1) + 1
+    group: list[Aside] = []
+    for d, before in aside[:limit]:
+        alone = before is not None and before.starts > 1
+        if alone and group:
+            break
+        group.append((d, before))
+        if alone:
+            break
+    return group
 
 
 def _killer(d: Delivery, stage: str, before: Started) -> JobError:

@@ -64,7 +64,7 @@ def assert_only_the_killer_failed(rig: Rig, ids: list[str], killers: set[str]) -
         (deadly.concurrent, "segv", -11),
         (deadly.concurrent, "spin", 1),
     ],
-    ids=lambda v: getattr(getattr(v, "stages", [None])[0], "is_async", None) or str(v),
+    ids=["inline exit", "regex", "interrupt", "exit", "segv", "spin"],
 )
 def test_a_record_that_kills_its_worker_is_dead_lettered_and_its_neighbours_are_done(
     settings: Settings, tmp_path: Path, flow: deadly.Flow, deed: str, code: int
@@ -95,13 +95,14 @@ def test_a_worker_that_is_killed_three_times_dead_letters_no_innocent_record(
 ) -> None:
     with Rig(settings, tmp_path, deadly.concurrent, partitions=1) as rig:
         ids = rig.submit([Deed(n=n, gate="shut") for n in range(JOBS)])
-        for in_work in (8, 8, 1):
+        # All that may run at once, twice; then a group of those that were in work at the second.
+        for in_work in (8, 8, 3):
             worker = start(rig)
             rig.wait(lambda n=in_work: rig.target.waiting("shut") == n, f"{in_work} are in work")
             worker.kill()
             rig.wait(lambda: rig.target.waiting("shut") == 0, "the process is gone")
         starts = {r["offset"]: r["starts"] for r in rig.sql("SELECT * FROM deliveries")}
-        assert sorted(starts.values()) == [1] * 7 + [2]
+        assert sorted(starts.values()) == [1] * 5 + [2] * 3
         start(rig)
         rig.target.open("shut")
         rig.wait_results(JOBS)
