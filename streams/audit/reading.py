@@ -24,6 +24,8 @@ from streams.kafka import (
 
 _BATCH_RECORDS: Final = 5_000
 _POLL_S: Final = 0.1
+#: Of packed batches, which may be ten times as large unpacked.
+_PREFETCH_KB: Final = 4_096
 #: How long nothing may come before the ends: longer than a dead worker's transaction stays open.
 PATIENCE_S: Final = 120.0
 
@@ -68,7 +70,8 @@ class Reading:
         open_ = {x for x, end in self.ends.items() if self.at[x] < end}
         if not open_:
             return
-        consumer = reading_consumer(self._settings, f"{next(iter(self._sources))}.audit")
+        group = f"{next(iter(self._sources))}.audit"
+        consumer = reading_consumer(self._settings, group, prefetch_kb=_PREFETCH_KB)
         try:
             consumer.assign([TopicPartition(t, p, self.at[t, p]) for t, p in sorted(open_)])
             moved_at = time.monotonic()
@@ -91,20 +94,21 @@ class Reading:
                 return [], False
             rest = consumer.consume(_BATCH_RECORDS - 1, 0)
         batch, moved = [], False
+        ends, reached = self.ends, self.at
         for record in cast("list[Record]", [first, *rest]):
             place = (record.topic(), record.partition())
-            if (error := record.error()) is not None:
-                moved |= self._judge(consumer, place, error, record.offset())
-            elif (at := record.offset()) >= self.ends[place]:
-                self.at[place] = at
-            elif at >= self.at[place]:
+            offset, error = record.offset(), record.error()
+            if error is not None:
+                moved |= self._judge(consumer, place, error, offset)
+            elif offset >= ends[place]:
+                reached[place] = offset
+            elif offset >= reached[place]:
                 # Others were read before the consumer was assigned anew.
                 batch.append(record)
-                self.at[place] = at + 1
-                moved = True
-            if self.at[place] >= self.ends[place]:
-                open_.discard(place)
-        return batch, moved
+                reached[place] = offset + 1
+        for place in [x for x in open_ if reached[x] >= ends[x]]:
+            open_.discard(place)
+        return batch, moved or bool(batch)
 
     def _judge(self, consumer: Consumer, place: Place, error: KafkaError, offset: int) -> bool:
         """Errors come as messages. True when the partition has moved."""

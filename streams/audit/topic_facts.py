@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final
 
 from schemas.ids import is_job_id
-from streams.audit.content import content
 from streams.audit.facts import Facts
 from streams.audit.reading import Place, Reading
 from streams.audit.sources import Catalogue, Role, Source
+from streams.audit.states import StateFact, quick_state, slow_state
 from streams.audit.wire import identify, pack, read_timer
 from streams.config import Settings
 from streams.deadletter.letters import read_letter
 from streams.kafka import AdminClient, Record
 from streams.names import Names
-from streams.state.fold import Rejected, StateRecord, Step, parse
+from streams.state.fold import Rejected, StateRecord
 
 Progress = Callable[[str, int, int], None]
 
 #: Tables that a batch of records fills.
-Rows = dict[str, list[tuple[Any, ...]]]
+Rows = defaultdict[str, list[tuple[Any, ...]]]
 _REASON_CHARS: Final = 200
 
 
@@ -76,91 +78,92 @@ class TopicFacts:
 
     def _read(self, reading: Reading, what: str, progress: Progress, late: bool) -> None:
         for batch in reading.batches():
-            rows: Rows = {}
-            for record in batch:
-                source = self._by_name[record.topic()]
-                place = (source.name, record.partition())
-                if place not in self._first_ms:
-                    self._first_ms[place] = record.timestamp()[1]
-                self._take(rows, source, record, late)
+            rows: Rows = defaultdict(list)
+            # Records come in runs of one partition.
+            for place, run in groupby(batch, _place_of):
+                records = list(run)
+                self._first_ms.setdefault(place, records[0].timestamp()[1])
+                source = self._by_name[place[0]]
+                if source.role is Role.STATE:
+                    self._take_states(rows, source, records, late)
+                elif source.role is Role.LETTERS:
+                    rows["letter"] += [_letter(source, r, self._settings.names) for r in records]
+                elif source.role is Role.TIMERS:
+                    rows["timer"] += _timers(source, records)
+                else:
+                    rows["record"] += _claims(source, records)
             for table, found in rows.items():
                 self._facts.add(table, found)
             progress(what, reading.done, reading.total)
         if not late:
             self._start |= reading.low
 
-    def _take(self, rows: Rows, source: Source, record: Record, late: bool) -> None:
-        match source.role:
-            case Role.STATE:
-                self._take_state(rows, source, record, late)
-            case Role.LETTERS:
-                _add(rows, "letter", _letter(source, record, self._settings.names))
-            case Role.TIMERS:
-                timer = read_timer(record)
-                if timer is not None:
-                    _add(rows, "timer", (source.n, record.partition(), record.offset(), *timer))
-            case _:
-                claim = identify(record, source.flow.encode(), source.facts.topic_id)
-                _add(
-                    rows,
-                    "record",
-                    (
-                        source.n,
-                        record.partition(),
-                        record.offset(),
-                        claim.job,
-                        claim.seq,
-                        int(claim.kind),
-                        record.timestamp()[1],
-                    ),
-                )
+    def _take_states(
+        self, rows: Rows, source: Source, records: Sequence[Record], late: bool
+    ) -> None:
+        name, topic_id, flow = source.name, source.facts.topic_id, self._flow
+        for record in records:
+            value, ms = record.value(), record.timestamp()[1]
+            if value is None:
+                continue
+            part, at, key = record.partition(), record.offset(), record.key()
+            step: StateFact | Rejected | None = quick_state(key, value)
+            if step is None:
+                whole = StateRecord(name, topic_id, part, at, ms, key, value)
+                step = slow_state(whole, value)
+            if isinstance(step, Rejected):
+                rows["finding"].append(_unreadable((source.n, part, at), key, step))
+                # The projection keeps it aside, so the history need not have it.
+                rows["reject"].append((part, at))
+            elif flow is None or flow == step.flow:
+                self._add_step(rows, (source.n, part, at), step, ms, late)
 
-    def _take_state(self, rows: Rows, source: Source, record: Record, late: bool) -> None:
-        value = record.value()
-        if value is None:
-            return
-        topic_id, ms = source.facts.topic_id, record.timestamp()[1]
-        at = StateRecord(
-            source.name, topic_id, record.partition(), record.offset(), ms, record.key(), value
-        )
-        step = parse(at, value)
-        if isinstance(step, Rejected):
-            _add(rows, "finding", _unreadable(source, record, step))
-            # The projection keeps it aside, so the history need not have it.
-            _add(rows, "reject", (record.partition(), record.offset()))
-        elif self._flow in (None, step.flow):
-            self._add_step(rows, source.n, step, ms, late)
-
-    def _add_step(self, rows: Rows, n: int, step: Step, ms: int, late: bool) -> None:
+    def _add_step(
+        self, rows: Rows, place: tuple[int, int, int], step: StateFact, ms: int, late: bool
+    ) -> None:
         catalogue = self._catalogue
-        targets = [catalogue.stage(step.flow, to) for to in step.handed_to]
+        targets = [catalogue.stage(step.flow, to) for to in step.to]
         job = pack(step.trace_id)
         for target in targets[1:]:
-            _add(rows, "also", (job, step.seq, target))
+            rows["also"].append((job, step.seq, target))
+        topic_id, part, at = step.consumed or (None, None, None)
         row = (
-            n,
-            step.partition,
-            step.offset,
+            *place,
             job,
             step.seq,
             catalogue.stage(step.flow, step.stage),
             step.status,
-            catalogue.by_id(step.consumed_topic_id),
-            step.consumed_partition,
-            step.consumed_offset,
+            catalogue.by_id(topic_id),
+            part,
+            at,
             targets[0] if targets else None,
-            content(step),
+            step.content,
             ms,
             None if step.produced_us is None else step.produced_us // 1000,
             step.parent,
-            int(late),
+            late,
             0,
         )
-        _add(rows, "state", row)
+        rows["state"].append(row)
 
 
-def _add(rows: Rows, table: str, row: Sequence[Any]) -> None:
-    rows.setdefault(table, []).append(tuple(row))
+def _place_of(record: Record) -> Place:
+    return record.topic(), record.partition()
+
+
+def _claims(source: Source, records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    n, flow, topic_id = source.n, source.flow.encode(), source.facts.topic_id
+    return [
+        (n, r.partition(), r.offset(), *identify(r, flow, topic_id), r.timestamp()[1])
+        for r in records
+    ]
+
+
+def _timers(source: Source, records: Sequence[Record]) -> Iterator[tuple[Any, ...]]:
+    for record in records:
+        timer = read_timer(record)
+        if timer is not None:
+            yield (source.n, record.partition(), record.offset(), *timer)
 
 
 def _letter(source: Source, record: Record, names: Names) -> tuple[Any, ...]:
@@ -170,14 +173,9 @@ def _letter(source: Source, record: Record, names: Names) -> tuple[Any, ...]:
     return source.n, record.partition(), record.offset(), job, letter.seq, letter.at_ms
 
 
-def _unreadable(source: Source, record: Record, rejected: Rejected) -> tuple[Any, ...]:
-    key = (record.key() or b"").decode(errors="replace")
-    return (
-        "unreadable_state",
-        pack(key) if is_job_id(key) else None,
-        None,
-        source.n,
-        record.partition(),
-        record.offset(),
-        rejected.reason[:_REASON_CHARS],
-    )
+def _unreadable(
+    place: tuple[int, int, int], raw: bytes | None, rejected: Rejected
+) -> tuple[Any, ...]:
+    key = (raw or b"").decode(errors="replace")
+    job = pack(key) if is_job_id(key) else None
+    return ("unreadable_state", job, None, *place, rejected.reason[:_REASON_CHARS])

@@ -1,5 +1,5 @@
 -- What the audit reads in Postgres. Pages by key, so that no statement takes long. `content` is the
--- beginning of a hash over what both sides can spell; `content.py` makes the same of a state record.
+-- beginning of a hash over what both sides can spell; `states.py` makes the same of a state record.
 -- Filters that are NULL do not filter.
 
 -- name: begin_snapshot
