@@ -164,7 +164,7 @@ def print_verdict(verdict: Verdict) -> None:
         rule.name: {"severity": rule.severity, "sentence": rule.sentence} for rule in verdict.found
     }
     out = sys.stdout
-    out.write(orjson.dumps(head, option=orjson.OPT_INDENT_2).decode().rstrip("}\n"))
+    out.write(orjson.dumps(head, option=orjson.OPT_INDENT_2).decode().removesuffix("\n}"))
     out.write(',\n  "findings": [')
     for n, finding in enumerate(verdict.findings()):
         out.write(",\n    " if n else "\n    ")

@@ -110,7 +110,8 @@ UPDATE uncaused SET verdict = CASE
     ) THEN 'gone'
     WHEN consumed = stage AND EXISTS (
         SELECT 1 FROM part AS p
-        WHERE p.topic = consumed AND p.part = consumed_part AND consumed_at >= 0 AND consumed_at < p.start
+        WHERE p.topic = uncaused.consumed AND p.part = uncaused.consumed_part
+          AND uncaused.consumed_at >= 0 AND uncaused.consumed_at < p.start
     ) THEN 'gone'
     ELSE 'forged' END;
 
@@ -186,11 +187,11 @@ UPDATE unseen SET verdict = CASE
     WHEN EXISTS (SELECT 1 FROM uncaused AS u WHERE u.job = unseen.job AND u.seq = unseen.seq
                  AND u.verdict = 'forged' AND u.topic = unseen.topic AND u.part = unseen.part AND u.at = unseen.at)
     THEN 'forged'
-    WHEN EXISTS (SELECT 1 FROM topic AS t WHERE t.n = target AND t.role = 'gone')
-      OR EXISTS (SELECT 1 FROM state AS s WHERE s.job = unseen.job AND s.seq = unseen.seq + 1 AND s.stage = target)
+    WHEN EXISTS (SELECT 1 FROM topic AS t WHERE t.n = unseen.target AND t.role = 'gone')
+      OR EXISTS (SELECT 1 FROM state AS s WHERE s.job = unseen.job AND s.seq = unseen.seq + 1 AND s.stage = unseen.target)
     THEN 'gone'
-    WHEN EXISTS (SELECT 1 FROM topic AS t WHERE t.n = target AND t.expired_ms >= unseen.ms)
-      AND EXISTS (SELECT 1 FROM part AS p WHERE p.topic = target AND p.start > 0)
+    WHEN EXISTS (SELECT 1 FROM topic AS t WHERE t.n = unseen.target AND t.expired_ms >= unseen.ms)
+      AND EXISTS (SELECT 1 FROM part AS p WHERE p.topic = unseen.target AND p.start > 0)
     THEN 'gone'
     ELSE 'lost' END;
 
