@@ -72,11 +72,11 @@ def unpack(job: bytes) -> str:
 def identify(record: Record, flow: bytes, topic_id: UUID) -> Claim:
     """Which job and step a record belongs to, for the worker of a stage of `flow`."""
     headers = headers_of(record)
-    if headers and headers[0][0] == h.HOP and headers[0][1] and record.value() is not None:
+    claim = None
+    if headers and headers[0][0] == h.HOP and headers[0][1]:
         claim = _plain(record.key(), headers[0][1], flow)
-        if claim is not None:
-            return claim
-    claim = _closely(record, dict(h.spelled_out(headers)), flow, topic_id)
+    if claim is None:
+        claim = _closely(record, dict(h.spelled_out(headers)), flow, topic_id)
     return claim if record.value() is not None else claim._replace(kind=Kind.TOMBSTONE)
 
 

@@ -318,7 +318,7 @@ def test_a_dead_letter_without_its_state_and_a_failure_without_its_letter_are_na
     forge(rig, topic, twice.job, twice.value or b"", twice.headers)
     other = [(k, stranger.encode() if k == h.DLQ_JOB else v) for k, v in twice.headers]
     forge(rig, topic, stranger, twice.value or b"", other)
-    gone = [r for r in letters if r.partition == 0][0]
+    gone = next(r for r in letters if r.partition == 0)
     truncate(rig, topic, 0, gone.offset + 1)
     with audited(rig.settings) as verdict:
         assert pairs(verdict) == {
