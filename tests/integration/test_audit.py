@@ -7,6 +7,7 @@ that shares no code with the audit is asked as well.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -421,3 +422,32 @@ def test_the_command_says_what_it_found_and_where(rig: Rig, tmp_path: Path) -> N
     assert (away.returncode, "does not serve" in away.stderr) == (3, True)
     away = handoff("audit", KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert away.returncode == 3, away.stderr
+
+
+def test_since_judges_what_is_younger_and_alarms_at_nothing_older(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sources", "postgres_facts"):
+        monkeypatch.setattr(f"streams.audit.{module}.SINCE_MARGIN_MS", 0)
+    worker = rig.worker()
+    old = rig.submit([Job(n=n) for n in range(30)])
+    # These are under way when the time comes.
+    across = rig.submit([Job(n=n, gate="open") for n in range(30, 50)])
+    rig.wait_results(30)
+    rig.wait_drained("take")
+    project(rig)
+    since_ms = time.time_ns() // 1_000_000 + 1
+    time.sleep(0.01)
+    rig.target.open("open")
+    young = rig.submit([Job(n=n) for n in range(50, 70)])
+    rig.wait_results(70)
+    rig.wait_drained()
+    project(rig)
+    assert worker.stop() == 0
+    with audited(rig.settings, Options(since_ms=since_ms)) as verdict:
+        assert pairs(verdict) == set()
+        assert verdict.counts["steps"] == 2 * len(across) + 3 * len(young)
+        assert verdict.horizon == {"causes_gone": len(across)}
+    rig.sql("DELETE FROM jobs WHERE trace_id IN (%s, %s)", old[0], young[0])
+    with audited(rig.settings, Options(since_ms=since_ms)) as verdict:
+        assert pairs(verdict) == {("projection_missing", young[0])}
