@@ -17,7 +17,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from schemas import headers as h
-from streams.audit import Options, Verdict, audited
+from streams.audit import Options, Verdict, audited, run
 from streams.config import Settings
 from tests.support.commands import Command
 from tests.support.flows import Job
@@ -159,6 +159,49 @@ def test_an_audit_beside_a_busy_worker_never_raises_an_alarm(rig: Rig) -> None:
             assert verdict.jobs.accepted >= sent - 500
             audits += 1
     assert audits > 3
+
+
+#: What the audit does in this order; before each, jobs go on.
+_PHASES = (
+    "streams.audit.run.Snapshot.read",
+    "streams.audit.run.positions",
+    "streams.audit.run.TopicFacts.read_states",
+    "streams.audit.run.TopicFacts.read_hand_offs",
+    "streams.audit.run.TopicFacts.write_parts",
+    "streams.audit.run.SecondLook.take",
+)
+
+
+def test_jobs_that_go_on_between_any_two_readings_raise_nothing(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the order of the readings. Method: at each of them a group of jobs passes a gate, is
+    handed on, finished and projected, before the audit reads on. Any two readings exchanged, or
+    the second one of job-state left out, raise an alarm."""
+    rig.worker()
+    calls: list[str] = []
+    groups = [f"{phase} {n}" for phase in _PHASES for n in (1, 2, 3)]
+    rig.submit([Job(n=n, gate=gate) for n, gate in enumerate(groups * 3)])
+    rig.wait(lambda: sum(map(rig.target.waiting, groups)) == 3 * len(groups), "all are at gates")
+
+    def hooked(phase: str, original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            calls.append(phase)
+            before = rig.finished()
+            rig.target.open(f"{phase} {calls.count(phase)}")
+            rig.wait_results(before + 3)
+            project(rig)
+            return original(*args, **kwargs)
+
+        return call
+
+    for phase in _PHASES:
+        module, _, name = phase.removeprefix("streams.audit.run.").rpartition(".")
+        owner = getattr(run, module) if module else run
+        monkeypatch.setattr(owner, name, hooked(phase, getattr(owner, name)))
+    with audited(rig.settings) as verdict:
+        assert pairs(verdict) == set()
+    assert len(calls) == len(_PHASES) + 3, "positions of three stages, states twice"
 
 
 # -- faults --------------------------------------------------------------------------------------
