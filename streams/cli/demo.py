@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +15,7 @@ import typer
 
 from infra.services import services
 from streams import topics
+from streams.audit import Options, audited
 from streams.cli.demo_desk import Desk
 from streams.cli.demo_report import drawn_progress, explain, report, where_next
 from streams.cli.demo_run import DemoRun, sample_lines
@@ -53,8 +54,9 @@ def demo(
     left running. With KAFKA_BOOTSTRAP_SERVERS and DATABASE_URL set it uses those services, with
     topics and a database of its own that it deletes at the end.
 
-    Exit codes: 0 submitted = done + dead-lettered, nothing was done twice, and the desk carried out
-    exactly what the jobs asked for; 1 it does not add up; 2 and 3 it could not run.
+    Exit codes: 0 submitted = done + dead-lettered, nothing was done twice, the desk carried out
+    exactly what the jobs asked for, and the audit found nothing; 1 it does not add up; 2 and 3 it
+    could not run.
     """
     flow = load_flow(DEFAULT_APP)
     place = Path(tempfile.mkdtemp(prefix="handoff-demo-"))
@@ -110,6 +112,7 @@ class _Demo:
                 tally = run.run(
                     sample_lines(count), kills, self.request, progressed, tell, desk.count
                 )
+            tally = self._audited(tally, desk)
             with connect(self.settings) as conn:
                 report(conn, self.flow, tally, self.output)
                 if tally.faults():
@@ -120,6 +123,11 @@ class _Demo:
         finally:
             grace_s = self.settings.grace_s + self.settings.commit_timeout_s
             supervisor.stop(grace_s, self.request.hurry)
+
+    def _audited(self, tally: Tally, desk: Desk) -> Tally:
+        """The count, and what a judge says who trusts none of the programs that made it."""
+        with audited(self.settings, Options(targets=(desk.record,))) as verdict:
+            return replace(tally, audit=verdict.line(), audit_findings=sum(verdict.found.values()))
 
     def _start(self, supervisor: Supervisor, desk: Desk) -> None:
         desk.start(supervisor)

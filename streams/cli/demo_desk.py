@@ -24,7 +24,9 @@ class Desk:
         (port,) = free_ports(1)
         self._url = f"http://127.0.0.1:{port}"
         self._log = place / "desk.log"
-        arguments = ("--port", str(port), "--record", str(place / "desk.jsonl"))
+        #: Its own record: what it did, whatever anybody else says.
+        self.record = place / "desk.jsonl"
+        arguments = ("--port", str(port), "--record", str(self.record))
         self._spec = ChildSpec("desk", ("infra.demo.desk", *arguments), log=self._log, serves=True)
 
     @property

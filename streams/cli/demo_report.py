@@ -68,10 +68,12 @@ def report(conn: SyncConn, flow: Flow, tally: Tally, output: Format) -> None:
         print_json({**summary, "trace": as_json(story) if story else None})
         return
     print_table(("what", "count"), _rows(tally))
+    console = result_console()
     if story is not None:
-        console = result_console()
         console.print()
         show(story, console)
+    console.print()
+    console.print(tally.audit)
 
 
 def _rows(tally: Tally) -> list[tuple[str, str]]:
@@ -120,5 +122,6 @@ def where_next(env: Mapping[str, str]) -> str:
     """What to type in another terminal while the demo is kept."""
     return (
         f"Everything is kept until Ctrl-C. In another terminal:\n  {exports(env)}\n"
-        "  handoff jobs ls --limit 10\n  handoff trace ID\n  handoff effects ls\n  handoff doctor"
+        "  handoff jobs ls --limit 10\n  handoff trace ID\n  handoff effects ls\n"
+        "  handoff audit\n  handoff doctor"
     )

@@ -48,6 +48,9 @@ class Tally:
     kills: tuple[Kill, ...] = ()
     kills_wanted: int = 0
     stalled: bool = False
+    #: The audit's verdict in one line, and how much it found.
+    audit: str = ""
+    audit_findings: int = 0
 
     @property
     def doubles(self) -> int:
@@ -81,6 +84,8 @@ class Tally:
             found.append(f"The ledger has {self.settled:,} effects for {self.acting:,} jobs.")
         if self.unsettled:
             found.append(f"{self.unsettled:,} effects are not settled: handoff effects ls.")
+        if self.audit_findings:
+            found.append(f"The audit found something: --keep, then handoff audit. {self.audit}")
         found += self._kill_faults()
         return found
 

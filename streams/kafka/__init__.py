@@ -29,6 +29,7 @@ from streams.kafka.faults import WORLD, blame, fenced
 from streams.kafka.offsets import (
     committed_offsets,
     end_offsets,
+    high_watermarks,
     low_watermarks,
     offsets_since,
     seed_offsets,
@@ -68,6 +69,7 @@ __all__ = [
     "end_offsets",
     "fenced",
     "group_consumer",
+    "high_watermarks",
     "idempotent_producer",
     "low_watermarks",
     "offsets_since",

@@ -161,9 +161,16 @@ def group_consumer(
     )
 
 
-def reading_consumer(settings: Settings, group: str) -> Consumer:
-    """A consumer for `assign` by hand: it joins no group and commits nothing."""
-    return Consumer({**_reading(settings, group, None), "enable.partition.eof": True})
+def reading_consumer(settings: Settings, group: str, *, prefetch_kb: int | None = None) -> Consumer:
+    """A consumer for `assign` by hand: it joins no group and commits nothing.
+
+    `prefetch_kb` bounds what it holds ready, as it comes from the broker: unpacked it is more.
+    """
+    config = {**_reading(settings, group, None), "enable.partition.eof": True}
+    if prefetch_kb is not None:
+        config["fetch.message.max.bytes"] = prefetch_kb * 1024 // 8
+        config["queued.max.messages.kbytes"] = prefetch_kb
+    return Consumer(config)
 
 
 def admin_client(settings: Settings) -> AdminClient:

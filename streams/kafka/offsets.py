@@ -25,7 +25,12 @@ _STABLE_TIMEOUT_S: Final = 60.0
 
 
 def _list_offsets(
-    settings: Settings, admin: AdminClient, topic: TopicFacts, spec: OffsetSpec, doing: str
+    settings: Settings,
+    admin: AdminClient,
+    topic: TopicFacts,
+    spec: OffsetSpec,
+    doing: str,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[int, int]:
     asked = {TopicPartition(topic.name, p): spec for p in range(topic.partitions)}
     # The leaders of a topic that was created a moment ago may not know of it yet.
@@ -35,7 +40,7 @@ def _list_offsets(
             with blame(settings, doing):
                 futures = admin.list_offsets(
                     asked,
-                    isolation_level=IsolationLevel.READ_COMMITTED,
+                    isolation_level=isolation,
                     request_timeout=ADMIN_TIMEOUT_S,
                 )
                 return {p.partition: f.result(ADMIN_TIMEOUT_S).offset for p, f in futures.items()}
@@ -49,6 +54,19 @@ def end_offsets(settings: Settings, admin: AdminClient, topic: TopicFacts) -> di
     """Last stable offset of each partition: what a read-committed reader can reach now."""
     return _list_offsets(
         settings, admin, topic, OffsetSpec.latest(), f"reading ends of {topic.name}"
+    )
+
+
+def high_watermarks(settings: Settings, admin: AdminClient, topic: TopicFacts) -> dict[int, int]:
+    """End of each partition, open transactions included: whatever was written before this call,
+    and is committed some day, lies below it."""
+    return _list_offsets(
+        settings,
+        admin,
+        topic,
+        OffsetSpec.latest(),
+        f"reading ends of {topic.name}",
+        IsolationLevel.READ_UNCOMMITTED,
     )
 
 

@@ -51,6 +51,7 @@ def test_the_demo_adds_up_although_its_worker_is_killed(settings: Settings) -> N
     assert tally["submitted"] == COUNT == tally["done"] + tally["failed"]
     assert tally["desk"]["effects"] == tally["acting"] == tally["settled"] > 0
     assert tally["doubles"] == 0
+    assert tally["audit"].endswith("nothing lost, nothing twice, nothing without a cause")
     (kill,) = tally["kills"]
     assert kill["in_flight"] > 0
     assert [hop["hop"]["stage"] for hop in tally["trace"]["hops"]] == ["classify", "enrich", "act"]

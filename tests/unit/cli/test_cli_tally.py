@@ -37,6 +37,7 @@ def test_a_sum_that_adds_up_has_no_fault() -> None:
         ({"desk": DeskCount(calls=9, effects=6, doubles=1)}, "1 effects twice"),
         ({"desk": DeskCount(calls=9, effects=5, doubles=0)}, "5 effects for 6 jobs"),
         ({"settled": 7}, "7 effects for 6 jobs"),
+        ({"audit_findings": 1, "audit": "audit: step_doubled 1"}, "step_doubled 1"),
         ({"unsettled": 1}, "1 effects are not settled"),
         ({"kills_wanted": 1}, "Only 0 of 1 kills"),
         ({"kills_wanted": 1, "kills": (Kill(1, 10, 0),)}, "met no work in flight"),

@@ -1,0 +1,140 @@
+"""Reads topics to given ends, read-committed, by assignment: no group, no commits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final, cast
+
+from streams.audit.sources import Source
+from streams.config import Settings
+from streams.errors import BadSetup, BadWorld
+from streams.kafka import (
+    WORLD,
+    AdminClient,
+    Consumer,
+    KafkaError,
+    Record,
+    TopicPartition,
+    blame,
+    high_watermarks,
+    low_watermarks,
+    reading_consumer,
+)
+
+_BATCH_RECORDS: Final = 5_000
+_POLL_S: Final = 0.1
+#: Of packed batches, which may be ten times as large unpacked.
+_PREFETCH_KB: Final = 4_096
+#: How long nothing may come before the ends: longer than a dead worker's transaction stays open.
+PATIENCE_S: Final = 120.0
+
+#: Topic's name and partition.
+Place = tuple[str, int]
+
+
+class Reading:
+    """One pass over some topics: `batches` yields all records below `ends`, in offset order within
+    a partition. `low` tells where reading really began: retention may move on meanwhile.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        admin: AdminClient,
+        sources: Sequence[Source],
+        starts: Mapping[Place, int] | None = None,
+    ) -> None:
+        self._settings, self._admin = settings, admin
+        self._sources = {s.name: s for s in sources}
+        self.low: dict[Place, int] = {}
+        self.ends: dict[Place, int] = {}
+        for s in sources:
+            for p, end in high_watermarks(settings, admin, s.facts).items():
+                start = s.start[p] if starts is None else starts[s.name, p]
+                self.ends[s.name, p] = end
+                self.low[s.name, p] = end if start < 0 else min(start, end)
+        #: Next offset to come, or the first that has not been reached.
+        self.at = dict(self.low)
+
+    @property
+    def total(self) -> int:
+        return sum(self.ends.values()) - sum(self.low.values())
+
+    @property
+    def done(self) -> int:
+        return sum(min(self.at[x], end) for x, end in self.ends.items()) - sum(self.low.values())
+
+    def batches(self) -> Iterator[list[Record]]:
+        """Raises `BadWorld` when Kafka does not give what it has."""
+        open_ = {x for x, end in self.ends.items() if self.at[x] < end}
+        if not open_:
+            return
+        group = f"{next(iter(self._sources))}.audit"
+        consumer = reading_consumer(self._settings, group, prefetch_kb=_PREFETCH_KB)
+        try:
+            consumer.assign([TopicPartition(t, p, self.at[t, p]) for t, p in sorted(open_)])
+            moved_at = time.monotonic()
+            while open_:
+                batch, moved = self._take(consumer, open_)
+                if batch:
+                    yield batch
+                if moved:
+                    moved_at = time.monotonic()
+                elif time.monotonic() - moved_at > PATIENCE_S:
+                    raise BadWorld(self._stands_still(open_))
+        finally:
+            consumer.close()
+
+    def _take(self, consumer: Consumer, open_: set[Place]) -> tuple[list[Record], bool]:
+        """The records of one poll that lie below the ends; places that are done leave `open_`."""
+        with blame(self._settings, "reading topics"):
+            first = consumer.poll(_POLL_S)
+            if first is None:
+                return [], False
+            rest = consumer.consume(_BATCH_RECORDS - 1, 0)
+        batch, moved = [], False
+        ends, reached = self.ends, self.at
+        for record in cast("list[Record]", [first, *rest]):
+            place = (record.topic(), record.partition())
+            offset, error = record.offset(), record.error()
+            if error is not None:
+                moved |= self._judge(consumer, place, error, offset)
+            elif offset >= ends[place]:
+                reached[place] = offset
+            elif offset >= reached[place]:
+                # Others were read before the consumer was assigned anew.
+                batch.append(record)
+                reached[place] = offset + 1
+        for place in [x for x in open_ if reached[x] >= ends[x]]:
+            open_.discard(place)
+        return batch, moved or bool(batch)
+
+    def _judge(self, consumer: Consumer, place: Place, error: KafkaError, offset: int) -> bool:
+        """Errors come as messages. True when the partition has moved."""
+        if error.code() == KafkaError._PARTITION_EOF:
+            # Markers of transactions lie before the end, and are no records.
+            moved = offset > self.at[place]
+            self.at[place] = max(self.at[place], offset)
+            return moved
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # Retention has passed the position: go on where the topic begins now.
+            source = self._sources[place[0]]
+            low = low_watermarks(self._settings, self._admin, source.facts)[place[1]]
+            self.at[place] = max(self.at[place], low)
+            self.low[place] = max(self.low[place], low)
+            consumer.assign(
+                [TopicPartition(t, p, at) for (t, p), at in self.at.items() if at < self.ends[t, p]]
+            )
+            return True
+        if error.code() not in WORLD:
+            raise BadSetup(f"Kafka refused to give {place[0]}[{place[1]}]: {error.str()}.")
+        return False
+
+    def _stands_still(self, open_: set[Place]) -> str:
+        topic, partition = min(open_)
+        return (
+            f"{topic}[{partition}] cannot be read past offset {self.at[topic, partition]}, and "
+            f"{self.ends[topic, partition]} is its end: a transaction seems to hang there. "
+            "`kafka-transactions.sh find-hanging` shows it, `abort` ends it. Then audit again."
+        )

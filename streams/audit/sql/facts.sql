@@ -1,0 +1,113 @@
+-- The temporary database (SQLite). Topics are numbers, jobs are ids in half their length, times are
+-- epoch milliseconds, `part` and `at` are partition and offset. Rows come in the order of their keys.
+
+-- name: schema
+CREATE TABLE topic (
+    n INTEGER PRIMARY KEY, name TEXT, role TEXT, flow TEXT, stage TEXT,
+    -- What is older may have been removed by Kafka itself; -1: nothing ever is.
+    expired_ms INTEGER
+);
+CREATE TABLE part (
+    topic INTEGER, part INTEGER, low INTEGER, start INTEGER, first_ms INTEGER,
+    -- Where the stage's group stands; NULL: nowhere.
+    head INTEGER,
+    PRIMARY KEY (topic, part)
+) WITHOUT ROWID;
+-- Finished ranges past the head: from `first` to before `past`.
+CREATE TABLE finished (topic INTEGER, part INTEGER, first INTEGER, past INTEGER);
+-- Of stage topics and sinks. `seq` is the step that wrote it, `kind` as in wire.Kind.
+CREATE TABLE record (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, kind INTEGER, ms INTEGER
+);
+CREATE TABLE letter (topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, ms INTEGER);
+CREATE TABLE timer (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, due_ms INTEGER, back TEXT
+);
+-- Committed steps. `stage` is the number of the stage's topic. `consumed`: topic of the record; 0 is
+-- one that is not there any more, NULL none. `late`: only explains other facts. `source` 1: not in
+-- the topic (any more), taken from job_history.
+CREATE TABLE state (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, stage INTEGER, status TEXT,
+    consumed INTEGER, consumed_part INTEGER, consumed_at INTEGER, target INTEGER, content BLOB,
+    ms INTEGER, produced_ms INTEGER, parent TEXT, late INTEGER, source INTEGER,
+    PRIMARY KEY (topic, part, at)
+) WITHOUT ROWID;
+-- Further targets of steps that have several.
+CREATE TABLE also (job BLOB, seq INTEGER, topic INTEGER);
+-- job_history, as Postgres has it; a negative `topic` is a job-state that is not there any more.
+CREATE TABLE history (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, stage INTEGER, status TEXT,
+    consumed INTEGER, consumed_part INTEGER, consumed_at INTEGER, target INTEGER, content BLOB,
+    ms INTEGER, produced_ms INTEGER,
+    PRIMARY KEY (topic, part, at)
+) WITHOUT ROWID;
+-- The projection: `jobs`, and the next offset that it applies.
+CREATE TABLE row (
+    job BLOB PRIMARY KEY, seq INTEGER, stage INTEGER, status TEXT, content BLOB, parent TEXT
+) WITHOUT ROWID;
+CREATE TABLE projected (part INTEGER PRIMARY KEY, next INTEGER);
+CREATE TABLE reject (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT ROWID;
+CREATE TABLE effect (
+    key TEXT PRIMARY KEY, job BLOB, stage INTEGER, name TEXT, status TEXT, idempotent INTEGER,
+    calls INTEGER, unknown INTEGER, over INTEGER, twice INTEGER
+) WITHOUT ROWID;
+-- What a target says that it did.
+CREATE TABLE target (key TEXT, name TEXT);
+CREATE TABLE finding (
+    rule TEXT, job BLOB, seq INTEGER, topic INTEGER, part INTEGER, at INTEGER, detail TEXT
+);
+-- Findings that want a second look in Postgres; `stage` is a topic's number.
+CREATE TABLE suspect (
+    rule TEXT, job BLOB, seq INTEGER, topic INTEGER, part INTEGER, at INTEGER, detail TEXT,
+    stage INTEGER, key TEXT
+);
+CREATE TABLE horizon (what TEXT PRIMARY KEY, count INTEGER) WITHOUT ROWID;
+
+-- name: insert_topic
+INSERT INTO topic VALUES (?, ?, ?, ?, ?, ?);
+-- name: insert_part
+INSERT INTO part VALUES (?, ?, ?, ?, ?, ?);
+-- name: insert_finished
+INSERT INTO finished VALUES (?, ?, ?, ?);
+-- name: insert_record
+INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_letter
+INSERT INTO letter VALUES (?, ?, ?, ?, ?, ?);
+-- name: insert_timer
+INSERT INTO timer VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_state
+INSERT OR IGNORE INTO state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_also
+INSERT INTO also VALUES (?, ?, ?);
+-- name: insert_history
+INSERT OR IGNORE INTO history VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_row
+INSERT INTO row VALUES (?, ?, ?, ?, ?, ?);
+-- name: insert_projected
+INSERT INTO projected VALUES (?, ?);
+-- name: insert_reject
+INSERT OR IGNORE INTO reject VALUES (?, ?);
+-- name: insert_effect
+INSERT INTO effect VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_target
+INSERT INTO target VALUES (?, ?);
+-- name: insert_finding
+INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: index_records
+-- All that the rules ask of a record is in it, so they walk two indexes side by side.
+CREATE INDEX record_by_step ON record (job, seq, topic, part, at, kind, ms);
+-- name: index_letters
+CREATE INDEX letter_by_step ON letter (job, seq, topic);
+-- name: index_timers
+CREATE INDEX timer_by_step ON timer (job, seq);
+-- name: index_states
+CREATE INDEX state_by_step ON state (
+    job, seq, stage, target, status, consumed, consumed_part, consumed_at, ms, late
+);
+-- name: index_also
+CREATE INDEX also_by_step ON also (job, seq);
+-- name: index_targets
+CREATE INDEX target_by_key ON target (key);
+-- name: index_effects
+CREATE INDEX effect_by_job ON effect (job);

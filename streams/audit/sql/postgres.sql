@@ -1,0 +1,99 @@
+-- What the audit reads in Postgres. Pages by key, so that no statement takes long. `content` is the
+-- beginning of a hash over what both sides can spell; `states.py` makes the same of a state record.
+-- Filters that are NULL do not filter.
+
+-- name: begin_snapshot
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- name: end_snapshot
+ROLLBACK;
+
+-- name: pg_projected
+SELECT "partition", next_offset FROM projection_offsets WHERE topic_id = %(topic_id)s;
+
+-- name: pg_rejects
+SELECT "partition", "offset" FROM projection_rejects WHERE topic_id = %(topic_id)s;
+
+-- name: pg_sizes
+-- Estimates by the planner's statistics, for progress.
+SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint AS rows FROM pg_class
+WHERE oid IN ('jobs'::regclass, 'job_history'::regclass, 'effects'::regclass);
+
+-- name: pg_history
+SELECT
+    topic_id::text, "partition", "offset", trace_id, seq, flow, stage, status, consumed_topic_id::text,
+    consumed_partition, consumed_offset, handed_to, substr(sha256(convert_to(concat_ws(
+        chr(30), attempts::text, coalesce(data::text, ''), coalesce(error ->> 'kind', ''), coalesce(error ->> 'message', ''),
+        coalesce(usage::text, ''), coalesce(worker, ''), array_to_string(handed_to, ','), coalesce(born_us::text, ''),
+        ((extract(epoch FROM updated_at) * 1000000)::bigint)::text), 'UTF8')), 1, 8),
+    committed_us / 1000, produced_us / 1000
+FROM job_history
+WHERE (topic_id, "partition", "offset") > (%(after_topic)s::uuid, %(after_part)s, %(after_at)s)
+  AND (%(flow)s::text IS NULL OR flow = %(flow)s)
+  AND (%(since_us)s::bigint IS NULL OR committed_us >= %(since_us)s)
+ORDER BY topic_id, "partition", "offset"
+LIMIT %(limit)s;
+
+-- name: pg_jobs
+SELECT
+    trace_id, seq, flow, stage, status, substr(sha256(convert_to(concat_ws(
+        chr(30), attempts::text, coalesce(data::text, ''), coalesce(error ->> 'kind', ''), coalesce(error ->> 'message', ''),
+        coalesce(usage::text, ''), coalesce(worker, ''), array_to_string(handed_to, ','),
+        coalesce(((extract(epoch FROM born_at) * 1000000)::bigint)::text, ''),
+        ((extract(epoch FROM updated_at) * 1000000)::bigint)::text), 'UTF8')), 1, 8),
+    parent
+FROM jobs
+WHERE trace_id > %(after)s
+  AND (%(flow)s::text IS NULL OR flow = %(flow)s)
+  AND (%(since)s::timestamptz IS NULL OR updated_at >= %(since)s)
+ORDER BY trace_id
+LIMIT %(limit)s;
+
+-- name: pg_effects
+SELECT
+    key, trace_id, flow, stage, name, status, idempotent, calls, past_unknown, leased_until <= now(),
+    EXISTS (SELECT FROM effect_actions AS a WHERE a.key = e.key AND a.action = 'happened_twice')
+FROM effects AS e
+WHERE key > %(after)s
+  AND (%(flow)s::text IS NULL OR flow = %(flow)s)
+  AND (%(since)s::timestamptz IS NULL OR claimed_at >= %(since)s)
+ORDER BY key
+LIMIT %(limit)s;
+
+-- name: pg_known_steps
+-- Positions (from 1) of the steps that the history has by now. `role`: what the stage must be to the
+-- step, its `target` or itself; `ended`: itself, and the step failed or waits.
+SELECT asked.n FROM unnest(%(ids)s::text[], %(seqs)s::integer[], %(stages)s::text[], %(roles)s::text[])
+    WITH ORDINALITY AS asked(trace_id, seq, stage, role, n)
+WHERE EXISTS (
+    SELECT FROM job_history AS h WHERE h.trace_id = asked.trace_id AND h.seq = asked.seq
+    AND CASE WHEN asked.stage IS NULL THEN true
+             WHEN asked.role = 'target' THEN asked.stage = ANY (h.handed_to)
+             WHEN asked.role = 'ended' THEN h.stage = asked.stage AND h.status IN ('failed', 'waiting')
+             ELSE h.stage = asked.stage END
+);
+
+-- name: pg_claimed_by_others
+-- Positions (from 1) of the records whose step another record has claimed.
+SELECT DISTINCT asked.n
+FROM unnest(%(ids)s::text[], %(seqs)s::integer[], %(stages)s::text[], %(topics)s::uuid[], %(parts)s::integer[], %(ats)s::bigint[])
+    WITH ORDINALITY AS asked(trace_id, seq, stage, topic_id, part, at, n)
+JOIN claims AS c ON c.trace_id = asked.trace_id AND c.seq = asked.seq AND c.stage = asked.stage
+WHERE (c.topic_id, c."partition", c."offset") <> (asked.topic_id, asked.part, asked.at);
+
+-- name: pg_known_jobs
+SELECT asked.n FROM unnest(%(ids)s::text[]) WITH ORDINALITY AS asked(trace_id, n)
+WHERE EXISTS (SELECT FROM jobs AS j WHERE j.trace_id = asked.trace_id);
+
+-- name: pg_known_effects
+-- Positions (from 1) of the keys that the ledger knows.
+SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
+WHERE EXISTS (SELECT FROM effects AS e WHERE e.key = asked.key);
+
+-- name: pg_answered_effects
+-- Positions (from 1) of the effects that have an answer by now, or a living attempt.
+SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
+WHERE NOT EXISTS (
+    SELECT FROM effects AS e WHERE e.key = asked.key
+    AND (e.status = 'in_doubt' OR (e.status = 'claimed' AND e.leased_until <= now()))
+);

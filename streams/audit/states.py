@@ -1,0 +1,206 @@
+"""A record of `job-state` as the audit keeps it: who, which step, what it consumed, where it went.
+
+`content` is a hash of the rest, equal for the record, its row in the history and its job row. What
+is a valid state is decided by `streams.state.fold`, as for the projection. It costs more than all
+else together, so the usual record is taken apart by hand; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from schemas.ids import is_root_id
+from schemas.state import VERSION, Status
+from streams.state.fold import Rejected, StateRecord, Step, parse
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+#: Control characters are escaped in JSON, so this one stands between fields only.
+_BETWEEN: Final = "\x1e"
+#: Enough to see a difference; collisions are none of an accident's doing.
+CONTENT_BYTES: Final = 8
+
+_STATUSES: Final = frozenset(Status)
+_INT4_MAX: Final = 2**31 - 1
+_INT8_MAX: Final = 2**63 - 1
+_TIME_MAX_US: Final = 253_402_300_799_999_999
+_TIMES: Final = ("bornUs", "producedUs", "polledUs", "startedUs", "finishedUs")
+_UUID_CHARS: Final = 36
+#: `2026-05-01T12:00:00Z`, with milliseconds, with microseconds.
+_TIME_CHARS: Final = (20, 24, 27)
+
+
+class StateFact(NamedTuple):
+    """`consumed` is topic's UUID, partition and offset."""
+
+    trace_id: str
+    seq: int
+    flow: str
+    stage: str
+    status: str
+    consumed: tuple[str, int, int] | None
+    to: tuple[str, ...]
+    content: bytes
+    produced_us: int | None
+    parent: str | None
+
+
+class _Unusual(Exception):
+    """Not what workers write: the fold decides."""
+
+
+def quick_state(key: bytes | None, value: bytes) -> StateFact | None:
+    """The fact of a state as workers write it; None: `slow_state` decides."""
+    try:
+        return _quick(key, value)
+    except (_Unusual, orjson.JSONDecodeError, orjson.JSONEncodeError, KeyError, TypeError):
+        return None
+
+
+def slow_state(record: StateRecord, value: bytes) -> StateFact | Rejected:
+    """The fact of any state, or why it is none. Raises nothing, whatever it holds."""
+    step = parse(record, value)
+    return step if isinstance(step, Rejected) else _of_step(step)
+
+
+def _of_step(step: Step) -> StateFact:
+    error = {} if step.error is None else orjson.loads(step.error)
+    born = "" if step.born_us is None else str(step.born_us)
+    consumed = None
+    if step.consumed_topic_id is not None:
+        place = (step.consumed_partition or 0, step.consumed_offset or 0)
+        consumed = (str(step.consumed_topic_id), *place)
+    content = _content(
+        str(step.attempts),
+        step.data or "",
+        error.get("kind", ""),
+        error.get("message", ""),
+        step.usage or "",
+        step.worker or "",
+        ",".join(step.handed_to),
+        born,
+        _microseconds(step.updated_at),
+    )
+    return StateFact(
+        step.trace_id,
+        step.seq,
+        step.flow,
+        step.stage,
+        step.status,
+        consumed,
+        step.handed_to,
+        content,
+        step.produced_us,
+        step.parent,
+    )
+
+
+def _content(*fields: str) -> bytes:
+    """As `pg_history` and `pg_jobs` compute it."""
+    return sha256(_BETWEEN.join(fields).encode()).digest()[:CONTENT_BYTES]
+
+
+def _microseconds(moment: datetime) -> str:
+    return str((moment - _EPOCH) // _MICROSECOND)
+
+
+def _quick(key: bytes | None, value: bytes) -> StateFact:
+    if b"\\u0000" in value:
+        raise _Unusual
+    s: dict[str, Any] = orjson.loads(value)
+    trace_id, status, to = s["traceId"], s["status"], s["to"]
+    if key is None or trace_id.encode() != key or not is_root_id(key) or status not in _STATUSES:
+        raise _Unusual
+    if s["v"] != VERSION or type(s["v"]) is not int or type(to) is not list:
+        raise _Unusual
+    flow, stage, worker, parent = s["flow"], s["stage"], s.get("worker"), s.get("parent")
+    _must_be_text(flow, stage, *to)
+    for text in (worker, parent, s.get("link")):
+        if text is not None and type(text) is not str:
+            raise _Unusual
+    error, usage = s.get("error"), s.get("usage")
+    kind = message = ""
+    if error is not None:
+        kind, message = error["kind"], error["message"]
+        _must_be_text(kind, message)
+    if usage is not None and type(usage) is not dict:
+        raise _Unusual
+    consumed, times = _consumed(s.get("consumed")), _times(s.get("timing"))
+    content = _content(
+        str(_number(s["attempts"], 0, _INT4_MAX)),
+        _json(s.get("data")),
+        kind,
+        message,
+        _json(usage),
+        worker or "",
+        ",".join(to),
+        str(times[0]) if times else "",
+        _moment(s["updatedAt"]),
+    )
+    seq = _number(s["seq"], 1, _INT4_MAX)
+    produced_us = times[1] if times else None
+    return StateFact(
+        trace_id, seq, flow, stage, status, consumed, tuple(to), content, produced_us, parent
+    )
+
+
+def _must_be_text(*found: object) -> None:
+    for text in found:
+        if type(text) is not str:
+            raise _Unusual
+
+
+def _number(found: Any, least: int, most: int) -> int:
+    if type(found) is not int or not least <= found <= most:
+        raise _Unusual
+    return found
+
+
+def _consumed(found: Any) -> tuple[str, int, int] | None:
+    if found is None:
+        return None
+    topic_id = found["topicId"]
+    _must_be_text(found["topic"], topic_id)
+    # Any other spelling of a UUID is for the fold to read.
+    if len(topic_id) != _UUID_CHARS or topic_id != topic_id.lower():
+        raise _Unusual
+    return (
+        topic_id,
+        _number(found["partition"], 0, _INT4_MAX),
+        _number(found["offset"], 0, _INT8_MAX),
+    )
+
+
+def _times(found: Any) -> list[int]:
+    if found is None:
+        return []
+    times = [found[name] for name in _TIMES]
+    for each in times:
+        if type(each) is not int:
+            raise _Unusual
+    if min(times) < 0 or max(times) > _TIME_MAX_US:
+        raise _Unusual
+    return times
+
+
+def _json(found: Any) -> str:
+    if found is None:
+        return ""
+    text = orjson.dumps(found)
+    # Integers beyond 64 bits have become floats, which are spelled so.
+    if b"e+" in text:
+        raise _Unusual
+    return text.decode()
+
+
+def _moment(text: str) -> str:
+    if len(text) not in _TIME_CHARS or text[-1] != "Z" or text[10] != "T" or text[7] != "-":
+        raise _Unusual
+    try:
+        return _microseconds(datetime.fromisoformat(text))
+    except ValueError:
+        raise _Unusual from None

@@ -1,0 +1,145 @@
+"""What a record in a stage's topic, a sink or `timers` claims to be. Pure.
+
+Written from the wire's description (`schemas.headers`), not shared with the worker: two readings of
+the same bytes that differ are a fault, and a test holds them together.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from schemas import headers as h
+from schemas.ids import id_from_coordinates, is_job_id, is_root_id
+from streams.kafka import Record
+
+# Written by timers (decision 7); a worker takes a record with TIMER for a suspect.
+_TIMER: Final = "handoff_timer"
+_ATTEMPT: Final = "handoff_attempt"
+_DUE: Final = "handoff_due"
+_RETURN: Final = "handoff_return"
+
+_HEX_DIGITS: Final = 32
+_ROOT_BYTES: Final = 16
+_MAX_SEQ: Final = 2**31 - 2
+_PLAIN_SEQ_DIGITS: Final = 9
+_BORN_DIGITS: Final = 16
+_DUE_DIGITS: Final = 15
+
+
+class Kind(IntEnum):
+    """What a record claims to be. SQL knows these numbers."""
+
+    #: A new job, also one that is named by its place.
+    SUBMISSION = 0
+    HAND_OFF = 1
+    #: A copy that an operator, or a timer, brought back: there may be several.
+    REDRIVE = 2
+    TIMER = 3
+    #: A hand-off that cannot be one; its consumer dead-letters it as a job named by its place.
+    UNUSABLE = 4
+    #: A null value: no job, its consumer passes it over.
+    TOMBSTONE = 5
+
+
+class Claim(NamedTuple):
+    """`seq` is the step that wrote the record, 0 for a new job: its consumer does `seq` + 1."""
+
+    job: bytes
+    seq: int
+    kind: Kind
+
+
+class Timer(NamedTuple):
+    """A record on `timers`: step `seq` of `job` waits until `due_ms`."""
+
+    job: bytes
+    seq: int
+    due_ms: int
+    return_topic: str
+
+
+def pack(job_id: str) -> bytes:
+    """A job id in half its length; the order of ids is kept."""
+    return bytes.fromhex(job_id[:_HEX_DIGITS]) + job_id[_HEX_DIGITS:].encode()
+
+
+def unpack(job: bytes) -> str:
+    return job[:_ROOT_BYTES].hex() + job[_ROOT_BYTES:].decode()
+
+
+def identify(record: Record, flow: bytes, topic_id: UUID) -> Claim:
+    """Which job and step a record belongs to, for the worker of a stage of `flow`."""
+    headers = headers_of(record)
+    claim = None
+    if headers and headers[0][0] == h.HOP and headers[0][1]:
+        claim = _plain(record.key(), headers[0][1], flow)
+    if claim is None:
+        claim = _closely(record, dict(h.spelled_out(headers)), flow, topic_id)
+    return claim if record.value() is not None else claim._replace(kind=Kind.TOMBSTONE)
+
+
+def headers_of(record: Record) -> list[tuple[str, bytes]]:
+    try:
+        return record.headers() or []
+    except (UnicodeDecodeError, ValueError):
+        # Names that are no UTF-8: for a worker there are none.
+        return []
+
+
+def _plain(key: bytes | None, hop: bytes, flow: bytes) -> Claim | None:
+    """The usual case, a hand-off with the short header first; None for any other."""
+    parts = hop.split(b";")
+    if len(parts) != 3 or parts[2] != flow or key is None or not is_root_id(key):
+        return None
+    seq, born, _ = parts
+    if not (seq.isdigit() and born.isdigit()):
+        return None
+    if len(seq) > _PLAIN_SEQ_DIGITS or len(born) > _BORN_DIGITS or int(seq) == 0:
+        return None
+    return Claim(bytes.fromhex(key.decode()), int(seq), Kind.HAND_OFF)
+
+
+def _closely(record: Record, found: dict[str, bytes | None], flow: bytes, topic_id: UUID) -> Claim:
+    job_id = _text(record.key())
+    if h.SEQ not in found:
+        if is_job_id(job_id) and "/" not in job_id:
+            return Claim(pack(job_id), 0, Kind.SUBMISSION)
+        return Claim(_place(record, topic_id), 0, Kind.SUBMISSION)
+    seq = _number(found[h.SEQ])
+    spent = found.get(_ATTEMPT) or b""
+    bad_attempts = _TIMER in found and not (spent.isdigit() and len(spent) <= _PLAIN_SEQ_DIGITS)
+    if not 0 < seq < _MAX_SEQ or found.get(h.FLOW) != flow or not is_job_id(job_id) or bad_attempts:
+        return Claim(_place(record, topic_id), 0, Kind.UNUSABLE)
+    if h.REDRIVE in found:
+        return Claim(pack(job_id), seq, Kind.REDRIVE)
+    return Claim(pack(job_id), seq, Kind.TIMER if _TIMER in found else Kind.HAND_OFF)
+
+
+def read_timer(record: Record) -> Timer | None:
+    """The timer that a record of `timers` spells; None if it is none."""
+    found = dict(h.spelled_out(headers_of(record)))
+    job_id, seq = _text(record.key()), _number(found.get(h.SEQ))
+    due, to = found.get(_DUE) or b"", found.get(_RETURN)
+    if not is_job_id(job_id) or seq < 1 or not due.isdigit() or len(due) > _DUE_DIGITS or not to:
+        return None
+    return Timer(pack(job_id), seq, int(due), to.decode(errors="replace"))
+
+
+def _place(record: Record, topic_id: UUID) -> bytes:
+    return pack(id_from_coordinates(topic_id, record.partition(), record.offset()))
+
+
+def _text(key: bytes | None) -> str:
+    try:
+        return (key or b"").decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+def _number(raw: bytes | None) -> int:
+    try:
+        return int(raw or b"")
+    except ValueError:
+        return -1
