@@ -80,7 +80,7 @@ _HEADERS = st.lists(
 )
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=300)
 @given(_KEYS, st.sampled_from([None, b"", b"{}"]), _HEADERS)
 def test_a_record_is_of_the_job_and_step_that_the_worker_takes_it_for(
     key: bytes | None, value: bytes | None, headers: list[tuple[str, Any]]
@@ -197,7 +197,7 @@ _STATE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=2_000)
+@settings(max_examples=300)
 @given(_STATE, st.sampled_from([ID.encode(), f"{ID}/3".encode(), None, b"x"]))
 def test_what_is_taken_apart_by_hand_is_what_the_fold_says(
     state: dict[str, Any], key: bytes | None
