@@ -15,8 +15,8 @@ import structlog
 
 from streams.config import Settings
 from streams.crashpoints import reach
-from streams.errors import BadWorld
-from streams.kafka import TopicFacts, committed_offsets
+from streams.errors import BadWorld, Fenced
+from streams.kafka import TopicFacts, TopicPartition, committed_offsets
 from streams.runtime.delivery import Delivery, OutRecord
 from streams.runtime.ownership import Ownership
 from streams.runtime.selection import Selection
@@ -283,5 +283,20 @@ class GroupCommit:
                 transactor.away = True
                 time.sleep(_PAUSE_S)
                 continue
-            return selection.outcome(self._group, found)
+            return self._outcome(selection, found)
         return Verdict.ABORTED
+
+    def _outcome(self, selection: Selection, found: dict[int, TopicPartition]) -> Verdict:
+        """By the stable offsets. Raises `Fenced` if somebody else moved a partition of ours.
+
+        A process that was stopped may learn only now that its session has expired: its polling
+        thread gets the time to say so before that is taken for a twin.
+        """
+        deadline = time.monotonic() + self._settings.session_timeout_ms / 1000
+        while True:
+            try:
+                return selection.outcome(self._group, found)
+            except Fenced:
+                if time.monotonic() > deadline or self._abandon:
+                    raise
+                time.sleep(_PAUSE_S)

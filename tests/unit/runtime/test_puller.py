@@ -114,7 +114,7 @@ def test_without_kafka_a_partition_is_let_go_at_once_and_resolved_before_the_nex
 ) -> None:
     setting.commits.away = True
     for give_away in (setting.puller.on_lost, setting.puller.on_revoke):
-        give_away(setting.consumer, [PARTITION])
+        setting.in_background(give_away).join(10)
     assert setting.consumer.asked == ["incremental_unassign"] * 2
     assigning = setting.in_background(setting.puller.on_assign)
     assert setting.commits.asked.wait(10)
@@ -125,7 +125,7 @@ def test_without_kafka_a_partition_is_let_go_at_once_and_resolved_before_the_nex
 
 
 def test_a_lost_partition_is_let_go_at_once(setting: Setting) -> None:
-    setting.puller.on_lost(setting.consumer, [PARTITION])
+    setting.in_background(setting.puller.on_lost).join(10)
     assert setting.consumer.asked == ["incremental_unassign"]
     assert not setting.tracker.live
 
