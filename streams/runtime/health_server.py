@@ -18,7 +18,7 @@ import structlog
 
 from streams.config import Settings
 from streams.errors import BadSetup, HandoffError
-from streams.kafka import admin_client, cluster_answers
+from streams.kafka import cluster_answers, reading_consumer
 from streams.postgres import Pool, pooled
 from streams.runtime.health import Dependency, Health, Report, Vitals
 
@@ -95,10 +95,11 @@ class Inquiry:
             self._ended.wait(self._pause_s)
 
     def _asker_of_kafka(self) -> Callable[[], None]:
-        admin = admin_client(self._settings)
+        # It joins no group.
+        client = reading_consumer(self._settings, self._settings.names.projector_group)
 
         def ask() -> None:
-            _write(self._vitals.kafka, lambda: cluster_answers(self._settings, admin, self._ask_s))
+            _write(self._vitals.kafka, lambda: cluster_answers(self._settings, client, self._ask_s))
 
         return ask
 
