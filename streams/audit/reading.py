@@ -54,7 +54,7 @@ class Reading:
                 start = s.start[p] if starts is None else starts[s.name, p]
                 self.ends[s.name, p] = end
                 self.low[s.name, p] = end if start < 0 else min(start, end)
-        #: Next offset to come, or the first that has not been reached.
+        #: Next offset to come; never past the end, so that another reading can begin there.
         self.at = dict(self.low)
 
     @property
@@ -63,7 +63,7 @@ class Reading:
 
     @property
     def done(self) -> int:
-        return sum(min(self.at[x], end) for x, end in self.ends.items()) - sum(self.low.values())
+        return sum(self.at.values()) - sum(self.low.values())
 
     def batches(self) -> Iterator[list[Record]]:
         """Raises `BadWorld` when Kafka does not give what it has."""
@@ -101,7 +101,8 @@ class Reading:
             if error is not None:
                 moved |= self._judge(consumer, place, error, offset)
             elif offset >= ends[place]:
-                reached[place] = offset
+                # Not beyond: what lies there is for a later reading.
+                reached[place] = ends[place]
             elif offset >= reached[place]:
                 # Others were read before the consumer was assigned anew.
                 batch.append(record)
@@ -114,8 +115,9 @@ class Reading:
         """Errors come as messages. True when the partition has moved."""
         if error.code() == KafkaError._PARTITION_EOF:
             # Markers of transactions lie before the end, and are no records.
-            moved = offset > self.at[place]
-            self.at[place] = max(self.at[place], offset)
+            reached = max(self.at[place], min(offset, self.ends[place]))
+            moved = reached > self.at[place]
+            self.at[place] = reached
             return moved
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention has passed the position: go on where the topic begins now.

@@ -14,7 +14,7 @@ import pytest
 from schemas import headers as h
 from streams.audit import audited
 from streams.config import Settings
-from tests.integration.test_audit import forge, pairs, project, state_bytes
+from tests.support.audits import forge, pairs, project, state_bytes
 from tests.support.flows import Job
 from tests.support.rig import Rig, job_id
 from tests.support.second_opinion import KNOWN, opinion

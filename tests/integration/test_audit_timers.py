@@ -9,7 +9,7 @@ from confluent_kafka import TopicPartition
 
 from streams.audit import Options, audited
 from streams.config import Settings
-from tests.integration.test_audit import pairs, project
+from tests.support.audits import pairs, project
 from tests.support.rig import Rig
 
 patient = pytest.importorskip("tests.support.patient")

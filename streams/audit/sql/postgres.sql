@@ -3,7 +3,11 @@
 -- Filters that are NULL do not filter.
 
 -- name: begin_snapshot
+-- Pages come by key: a plan that sorts the whole table would hash every row for each of them.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+SET LOCAL enable_seqscan = off;
+SET LOCAL enable_bitmapscan = off;
+SET LOCAL statement_timeout = '60 s';
 
 -- name: end_snapshot
 ROLLBACK;
