@@ -11,7 +11,7 @@ import pytest
 
 from infra.kafka import Kafka
 from streams.config import Settings
-from tests.support.proxy import KafkaProxy, broker_behind
+from tests.support.kafka_proxy import KafkaProxy, broker_behind
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.conftest import Hurt
 from tests.support.flows import Job
 from tests.support.judge import assert_no_step_twice
-from tests.support.proxy import Api
+from tests.support.kafka_proxy import Api
 from tests.support.rig import Rig, job_id
 from tests.support.worker import Worker
 

@@ -23,7 +23,8 @@ from tests.support.judge import (
     assert_no_step_twice,
     in_order_per_job,
 )
-from tests.support.proxy import Api, Proxy
+from tests.support.kafka_proxy import Api
+from tests.support.proxy import Proxy
 from tests.support.rig import Rig, job_id
 
 pytestmark = pytest.mark.services
