@@ -5,6 +5,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 BIN := .venv/bin
+# Two at once, each with a broker and a Postgres of its own: tests wait more than they work.
+PARALLEL ?= -n 2 --dist worksteal
 SOURCES := streams schemas agents infra tests
 
 .PHONY: help demo test check lint up bench fmt clean
@@ -16,10 +18,10 @@ demo: .venv/.complete  ## Real mail through three agents on real Kafka and Postg
 	$(BIN)/handoff demo
 
 test: lint  ## Everything; starts Kafka and Postgres unless the environment names running ones
-	$(BIN)/pytest
+	$(BIN)/pytest $(PARALLEL)
 
 check: lint  ## What needs no services: format, lint, types, import contracts, unit tests
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest -q $(PARALLEL) tests/unit
 
 lint: .venv/.complete
 	$(BIN)/ruff format --check $(SOURCES)
