@@ -1,4 +1,4 @@
-"""Fixtures on real services: a broker and a Postgres per test process, started when first asked for.
+"""Fixtures on real services: a broker and a Postgres per process, started when first asked for.
 
 They are started by the project's own code, or skipped where KAFKA_BOOTSTRAP_SERVERS or DATABASE_URL
 name running ones. If they cannot be started, the tests that need them fail with the sentence that
