@@ -79,7 +79,7 @@ class StageJournal:
             task.cancel()
 
     async def take(self, batch: Sequence[Delivery], size: int, start: Start, bury: Bury) -> None:
-        """Write `batch` down and `start` it, at most `size` in work at a time.
+        """Write `batch` down and `start` it, `size` (and a few that died once) at a time.
 
         What an earlier life has started is put aside, with later records of its jobs. `bury` gets
         those that killed too often. Both must lead to a release. After a crash: what was started

@@ -6,6 +6,7 @@ Restarts are the test's: each worker is a process that ends by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -100,9 +101,10 @@ def test_a_worker_that_is_killed_three_times_dead_letters_no_innocent_record(
             rig.wait(lambda n=in_work: rig.target.waiting("shut") == n, f"{in_work} are in work")
             worker.kill()
             rig.wait(lambda: rig.target.waiting("shut") == 0, "the process is gone")
-        starts = {r["offset"]: r["starts"] for r in rig.sql("SELECT * FROM deliveries")}
         # Of the eight that were in work at the second death three could start again.
-        assert sorted(starts.values()) == [1] * 10 + [2] * 3
+        starts = Counter(r["starts"] for r in rig.sql("SELECT starts FROM deliveries"))
+        assert starts[2] == 3
+        assert max(starts) == 2
         start(rig)
         rig.target.open("shut")
         rig.wait_results(JOBS)
