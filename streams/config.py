@@ -64,7 +64,7 @@ class Settings(BaseSettings):
     #: Bound on each statement and on waiting for a connection.
     database_timeout_s: float = Field(10.0, gt=0)
     #: A record that was started so often with the journal on, and never survived, is dead-lettered.
-    #: The first such death is in company, the second in a group, the others alone.
+    #: The first two such deaths are in company, the others alone.
     max_deliveries: int = Field(3, ge=3)
     #: A worker that was not seen for so long is dead; it shows itself six times as often.
     worker_lost_s: float = Field(30.0, gt=0)

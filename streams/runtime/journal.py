@@ -2,10 +2,11 @@
 
 A record whose handler ends the process leaves no word. So each process has a row in `workers`; if
 one of a stage's processes died without ending its row, the next ones *journal*: the coordinates of
-records are in Postgres before their handlers start. What an earlier life had started is put aside
-and runs *apart*, while nothing else runs in the process, until it is committed: after the first
-such death in small groups, after the second alone, so that a further death blames one record. A
-record that was started `max_deliveries` times, each time with a death, is dead-lettered unrun.
+records are in Postgres before their handlers start. What an earlier life had started is put aside:
+after the first such death only a few of them are in work at a time, after the second each runs
+*alone*, while nothing else runs in the process, until it is committed, so that a further death
+blames one record. A record that was started `max_deliveries` times, each time with a death, is
+dead-lettered without being run.
 
 After a clean end a process pays one row, and nothing for each record. While Postgres is away no
 handler starts: nothing is guessed.

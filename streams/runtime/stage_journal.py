@@ -54,10 +54,13 @@ class StageJournal:
         self._ownership, self._max_deliveries, self._fail = ownership, limit, fail
         self._loop = asyncio.get_running_loop()
         self.open: set[Delivery] = set()
-        #: Not started yet, since an earlier life has started it, or a record of its job before it.
-        self._aside: list[Aside] = []
-        self._jobs_aside: set[bytes] = set()
-        self._apart: asyncio.Task[None] | None = None
+        #: Not started yet: died once; died more often; and where the jobs of both are.
+        self._again: deque[Aside] = deque()
+        self._alone: deque[Aside] = deque()
+        self._aside: dict[bytes, deque[Aside]] = {}
+        #: Of `open`: those that died once.
+        self._retried: set[Delivery] = set()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
         self._settled: list[Delivery] = []
         self._undone: list[Delivery] = []
         self._flushing: asyncio.Task[None] | None = None
@@ -72,15 +75,15 @@ class StageJournal:
     def stop(self) -> None:
         """Write nothing more down: what has not started will not start."""
         self._stopping = True
-        if self._apart is not None:
-            self._apart.cancel()
+        for task in self._tasks.values():
+            task.cancel()
 
     async def take(self, batch: Sequence[Delivery], size: int, start: Start, bury: Bury) -> None:
-        """Write `batch` down and `start` it, at most `size` in work at a time.
+        """Write `batch` down and `start` it, `size` (and a few that died once) at a time.
 
-        What an earlier life has started is put aside, with later records of its jobs, to run apart.
-        `bury` gets those that killed too often. Both must lead to a release. After a crash: what
-        was started and not committed has a row, what was not started has none.
+        What an earlier life has started is put aside, with later records of its jobs. `bury` gets
+        those that killed too often. Both must lead to a release. After a crash: what was started
+        and not committed has a row, what was not started has none.
         """
         rest = deque(batch)
         while rest and not self._stopping:
@@ -91,84 +94,106 @@ class StageJournal:
                 if not known and not self._aside:
                     self.open.update(chunk)
             if known or self._aside:
-                others = self._put_aside(chunk, known, size, start, bury)
-                # Those that were put aside are first in line at the door.
-                await asyncio.sleep(0)
-                chunk = await self._begin(others)
+                chunk = self._put_aside(chunk, known)
+                self._work_off(again_limit(size), start, bury)
+                await self._begin(chunk)
             for d in chunk:
                 start(d)
                 # An inline handler may take its time; others, and the watchdog, want the loop.
                 await asyncio.sleep(0)
 
-    async def _begin(self, chunk: list[Delivery]) -> list[Delivery]:
-        if chunk:
+    async def _begin(self, deliveries: Sequence[Delivery]) -> None:
+        if deliveries:
             async with self._journal.door:
-                await self._persist(lambda: self._rows.begin(chunk))
-                self.open.update(chunk)
-        return chunk
+                await self._persist(lambda: self._rows.begin(deliveries))
+                self.open.update(deliveries)
 
-    # -- apart -------------------------------------------------------------------------------
+    # -- what was started before -------------------------------------------------------------
 
     def _put_aside(
-        self,
-        chunk: Sequence[Delivery],
-        known: Mapping[Place, Started],
-        size: int,
-        start: Start,
-        bury: Bury,
+        self, chunk: Sequence[Delivery], known: Mapping[Place, Started]
     ) -> list[Delivery]:
-        """Put aside what must run apart; the others."""
-        self._jobs_aside.update(d.key for d in chunk if place(d) in known)
-        self._aside += [(d, known.get(place(d))) for d in chunk if d.key in self._jobs_aside]
-        if self._aside and (self._apart is None or self._apart.done()):
-            self._apart = self._loop.create_task(self._run_aside(size, start, bury))
-        return [d for d in chunk if d.key not in self._jobs_aside]
+        """Put aside what an earlier life has started, and what must come after it; the others."""
+        others = []
+        for d in chunk:
+            before = known.get(place(d))
+            if d.key in self._aside:
+                queue = self._aside[d.key]
+            elif before is not None:
+                queue = self._alone if before.starts > 1 else self._again
+                self._aside[d.key] = queue
+            else:
+                others.append(d)
+                continue
+            queue.append((d, before))
+        return others
 
-    async def _run_aside(self, size: int, start: Start, bury: Bury) -> None:
-        """Bring everything that was put aside to its end, group by group."""
-        patience_s = _FIRST_PATIENCE_S
+    def _next(self, queue: deque[Aside]) -> Aside:
+        d, before = queue.popleft()
+        if all(other.key != d.key for other, _ in queue):
+            del self._aside[d.key]
+        return d, before
+
+    def _work_off(self, limit: int, start: Start, bury: Bury) -> None:
+        """See to it that what was put aside is brought to its end."""
+        for n, (queue, work) in enumerate(
+            (
+                (self._again, partial(self._run_again, limit, start)),
+                (self._alone, partial(self._run_alone, start, bury)),
+            )
+        ):
+            if queue and ((task := self._tasks.get(n)) is None or task.done()):
+                self._tasks[n] = self._loop.create_task(self._guarded(work))
+
+    async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:
-            while self._aside and not self._stopping:
-                for d in [d for d, _ in self._aside if not d.tracker.live]:
-                    start(d)  # which gives it back: its partition is gone
-                self._aside = [(d, known) for d, known in self._aside if d.tracker.live]
-                group = first_group(self._aside, size)
-                if not group or await self._run_apart(group, patience_s, start, bury):
-                    patience_s = _FIRST_PATIENCE_S
-                    del self._aside[: len(group)]
-                    self._jobs_aside = {d.key for d, _ in self._aside}
-                else:
-                    # Long handlers: others go on for as long as they were kept waiting.
-                    await asyncio.sleep(patience_s)
-                    patience_s *= 2
-        except BaseException as e:
-            if not isinstance(e, asyncio.CancelledError):
-                self._fail(e)
-            raise
+            await work()
+        except Exception as e:
+            self._fail(e)
 
-    async def _run_apart(
-        self, group: Sequence[Aside], patience_s: float, start: Start, bury: Bury
-    ) -> bool:
-        """Run a group while nothing else runs in this process. False: it did not become quiet."""
-        deliveries = [d for d, _ in group]
-        d, before = group[0]
-        if before is not None and before.starts >= self._max_deliveries:
-            log.error("kills_worker", stage=self._stage, job=d.job_id, starts=before.starts)
-            self.open.add(d)
-            d.attempt = before.starts
-            bury(d, _killer(d, self._stage, before))
-            return True
+    async def _run_again(self, limit: int, start: Start) -> None:
+        """What died in company runs in company again, at most `limit` at a time."""
+        while self._again and not self._stopping:
+            await self._journal.wait_until(lambda: len(self._retried) < limit)
+            count = min(limit - len(self._retried), len(self._again))
+            chosen = [self._next(self._again)[0] for _ in range(count)]
+            self._retried.update(chosen)
+            await self._begin(chosen)
+            for d in chosen:
+                start(d)
+                await asyncio.sleep(0)
+
+    async def _run_alone(self, start: Start, bury: Bury) -> None:
+        """What died twice runs while nothing else runs in this process."""
+        patience_s = _FIRST_PATIENCE_S
+        while self._alone and not self._stopping:
+            d, before = self._alone[0]
+            if before is not None and before.starts >= self._max_deliveries:
+                log.error("kills_worker", stage=self._stage, job=d.job_id, starts=before.starts)
+                self._next(self._alone)
+                self.open.add(d)
+                d.attempt = before.starts
+                bury(d, _killer(d, self._stage, before))
+            elif await self._found_quiet(patience_s, start):
+                patience_s = _FIRST_PATIENCE_S
+            else:
+                # Long handlers: others go on for as long as they were kept waiting.
+                await asyncio.sleep(patience_s)
+                patience_s *= 2
+
+    async def _found_quiet(self, patience_s: float, start: Start) -> bool:
+        """Run the next one alone. False: others would not end in time."""
         async with self._journal.door:
             try:
                 async with asyncio.timeout(patience_s):
                     await self._journal.wait_until(lambda: self._journal.quiet)
             except TimeoutError:
                 return False
-            log.warning("runs_apart", stage=self._stage, jobs=[x.job_id for x in deliveries])
-            await self._persist(lambda: self._rows.begin(deliveries))
-            self.open.update(deliveries)
-            for each in deliveries:
-                start(each)
+            d, _ = self._next(self._alone)
+            log.warning("runs_alone", stage=self._stage, job=d.job_id)
+            await self._persist(lambda: self._rows.begin([d]))
+            self.open.add(d)
+            start(d)
             # Until it is committed: the next death must not be laid at its door.
             await self._journal.wait_until(lambda: self._journal.quiet)
         return True
@@ -181,6 +206,7 @@ class StageJournal:
     def _let_go(self, deliveries: Sequence[Delivery]) -> None:
         for d in self.open.intersection(deliveries):
             self.open.discard(d)
+            self._retried.discard(d)
             finished = d.result is not None or d.message.value() is None
             (self._settled if finished and d.tracker.live else self._undone).append(d)
         self._journal.freed()
@@ -239,21 +265,9 @@ class StageJournal:
                 return answer
 
 
-def first_group(aside: Sequence[Aside], size: int) -> list[Aside]:
-    """Who runs together now, of those that were put aside, in order; pure.
-
-    What died in company runs in groups of the square root of `size`; what died twice runs alone.
-    """
-    limit = math.isqrt(size - 1) + 1
-    group: list[Aside] = []
-    for d, before in aside[:limit]:
-        alone = before is not None and before.starts > 1
-        if alone and group:
-            break
-        group.append((d, before))
-        if alone:
-            break
-    return group
+def again_limit(size: int) -> int:
+    """How many that died once may be in work at a time: so many run alone after the next death."""
+    return math.isqrt(size - 1) + 1
 
 
 def _killer(d: Delivery, stage: str, before: Started) -> JobError:

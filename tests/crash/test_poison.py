@@ -6,6 +6,7 @@ Restarts are the test's: each worker is a process that ends by itself.
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -95,14 +96,15 @@ def test_a_worker_that_is_killed_three_times_dead_letters_no_innocent_record(
 ) -> None:
     with Rig(settings, tmp_path, deadly.concurrent, partitions=1) as rig:
         ids = rig.submit([Deed(n=n, gate="shut") for n in range(JOBS)])
-        # All that may run at once, twice; then a group of those that were in work at the second.
-        for in_work in (8, 8, 3):
+        for in_work in (8, 8, 8):
             worker = start(rig)
             rig.wait(lambda n=in_work: rig.target.waiting("shut") == n, f"{in_work} are in work")
             worker.kill()
             rig.wait(lambda: rig.target.waiting("shut") == 0, "the process is gone")
-        starts = {r["offset"]: r["starts"] for r in rig.sql("SELECT * FROM deliveries")}
-        assert sorted(starts.values()) == [1] * 5 + [2] * 3
+        # Of the eight that were in work at the second death three could start again.
+        starts = Counter(r["starts"] for r in rig.sql("SELECT starts FROM deliveries"))
+        assert starts[2] == 3
+        assert max(starts) == 2
         start(rig)
         rig.target.open("shut")
         rig.wait_results(JOBS)
