@@ -3,10 +3,7 @@
 -- Filters that are NULL do not filter.
 
 -- name: begin_snapshot
--- Pages come by key: a plan that sorts the whole table would hash every row for each of them.
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
-SET LOCAL enable_seqscan = off;
-SET LOCAL enable_bitmapscan = off;
 SET LOCAL statement_timeout = '60 s';
 
 -- name: end_snapshot
@@ -24,6 +21,7 @@ SELECT coalesce(sum(greatest(reltuples, 0)), 0)::bigint AS rows FROM pg_class
 WHERE oid IN ('jobs'::regclass, 'job_history'::regclass, 'effects'::regclass);
 
 -- name: pg_history
+-- Order by the columns, not by the texts of the same names: the index has the columns.
 SELECT
     topic_id::text, "partition", "offset", trace_id, seq, flow, stage, status, consumed_topic_id::text,
     consumed_partition, consumed_offset, handed_to, substr(sha256(convert_to(concat_ws(
@@ -31,11 +29,11 @@ SELECT
         coalesce(usage::text, ''), coalesce(worker, ''), array_to_string(handed_to, ','), coalesce(born_us::text, ''),
         ((extract(epoch FROM updated_at) * 1000000)::bigint)::text), 'UTF8')), 1, 8),
     committed_us / 1000, produced_us / 1000
-FROM job_history
-WHERE (topic_id, "partition", "offset") > (%(after_topic)s::uuid, %(after_part)s, %(after_at)s)
+FROM job_history AS h
+WHERE (h.topic_id, h."partition", h."offset") > (%(after_topic)s::uuid, %(after_part)s, %(after_at)s)
   AND (%(flow)s::text IS NULL OR flow = %(flow)s)
   AND (%(since_us)s::bigint IS NULL OR committed_us >= %(since_us)s)
-ORDER BY topic_id, "partition", "offset"
+ORDER BY h.topic_id, h."partition", h."offset"
 LIMIT %(limit)s;
 
 -- name: pg_jobs
