@@ -83,6 +83,11 @@ class Settings(BaseSettings):
     log_level: str = Field("info", pattern=r"^(debug|info|warning|error)$")
 
     @property
+    def stop_s(self) -> float:
+        """What a worker may take to end after SIGTERM: handlers, the last commit, closing."""
+        return self.grace_s + self.commit_timeout_s + 6.0
+
+    @property
     def names(self) -> Names:
         return Names(self.prefix)
 

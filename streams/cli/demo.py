@@ -121,7 +121,7 @@ class _Demo:
                 self._stay(supervisor, desk)
             return tally
         finally:
-            grace_s = self.settings.grace_s + self.settings.commit_timeout_s
+            grace_s = self.settings.stop_s
             supervisor.stop(grace_s, self.request.hurry)
 
     def _audited(self, tally: Tally, desk: Desk) -> Tally:

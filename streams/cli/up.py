@@ -75,7 +75,7 @@ def _run(
             supervisor.tick()
         say("Stopping: workers finish what is running. Ctrl-C again kills them.")
     finally:
-        supervisor.stop(settings.grace_s + settings.commit_timeout_s, request.hurry)
+        supervisor.stop(settings.stop_s, request.hurry)
 
 
 def _state_agents() -> list[str]:

@@ -18,7 +18,6 @@ log = structlog.get_logger(__name__)
 
 #: On top of the grace: cancelled handlers, closing clients.
 _MARGIN_S = 1.0
-_CLOSE_S = 5.0
 #: What is left after the stop (threads that a handler started) may take to end by itself.
 _LAST_CALL_S = 1.0
 
@@ -52,10 +51,11 @@ class Ending:
             Thread(target=self._watch, args=(time.monotonic(),), daemon=True).start()
 
     def _watch(self, began_at: float) -> None:
-        time.sleep(self._settings.grace_s + _MARGIN_S)
+        handlers_s = self._settings.grace_s + _MARGIN_S
+        time.sleep(handlers_s)
         if self._vitals.turned_at < began_at:
             self._leave("a handler has blocked the event loop for all of the grace")
-        time.sleep(self._settings.commit_timeout_s + _CLOSE_S)
+        time.sleep(self._settings.stop_s - handlers_s)
         self._leave("it did not stop in time")
 
     def _leave(self, why: str) -> None:
