@@ -43,7 +43,7 @@ def test_a_worker_is_ready_once_it_has_joined_also_as_a_standby(
             rig.wait(lambda p=probe: p("readyz").status == 200, "both are ready")
             assert probe("livez").status == 200
             agents = probe("readyz").body["agents"]
-            assert set(agents) == {"take", "work", "finish", "projector"}
+            assert set(agents) == {"take", "work", "finish", "projector", "timers"}
             assert all(a == {"ok": True, "why": []} for a in agents.values())
         ids = rig.submit([Job(n=n) for n in range(10)])
         rig.wait_results(10)

@@ -114,7 +114,7 @@ async def test_a_handler_reaches_the_ledger_by_its_context(worker: Worker) -> No
     desk = Desk()
     ledger = await worker()
     for attempt in (1, 2):
-        job = Context("ab" * 16, "mail", "act", 3, attempt, "00-…", ledger)
+        job = Context("ab" * 16, "mail", "act", 3, attempt, ledger)
         assert (await job.effect("reply", desk.file, "hello")).number == 1
     assert desk.calls == [KEY]
 
