@@ -142,3 +142,29 @@ def test_what_comes_while_there_is_no_room_is_paused(setting: Setting) -> None:
     setting.puller._paused = True
     setting.puller.on_assign(setting.consumer, [PARTITION])
     assert setting.consumer.asked == ["incremental_assign", "pause"]
+
+
+def test_an_assignment_begins_at_the_very_offset_whose_map_was_read() -> None:
+    """Rule 7: the stable committed offset and its map are one; any other start loses or repeats."""
+    read: list[TopicPartition] = []
+
+    class Committed(FakeConsumer):
+        def committed(self, partitions: list[TopicPartition], _: float) -> list[TopicPartition]:
+            metadata = encode_map(TOPIC_ID, 41, [(50, 60)])
+            return [TopicPartition(p.topic, p.partition, 41, metadata) for p in partitions]
+
+        def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+            read.extend(partitions)
+
+    setting = Setting()
+    consumer: Any = Committed()
+    setting.puller.on_assign(consumer, [PARTITION])
+    assert [(p.partition, p.offset) for p in read] == [(0, 41)]
+    tracker = setting.ownership.trackers[0]
+    assert tracker.head == 41
+    assert [tracker.deliver(offset) is None for offset in (41, 50, 59, 60)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
