@@ -5,13 +5,16 @@ Compare and set, so that a zombie, a repeated batch or a commit of unknown outco
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 from uuid import UUID
 
 from streams.config import Settings
 from streams.errors import HandoffError
-from streams.postgres import Conn, Pool, pooled
+from streams.postgres import Conn, Pool, for_table, load_queries, pooled
+
+_SQL: Final = load_queries("streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +45,14 @@ class Moved(HandoffError):
 
 
 class Positions:
-    """The positions of one topic in one table, by the statements `positions`, `seed_positions`,
-    `lock_positions` and `advance_positions` of `queries`. `what` names the table's owner."""
+    """The positions of one topic in `table`, which has the columns of `projection_offsets`.
 
-    def __init__(
-        self, queries: Mapping[str, str], *, topic: str, topic_id: UUID, what: str, who: str
-    ) -> None:
-        self._sql, self._topic, self._topic_id = queries, topic, topic_id
+    `what` names the table's owner, `who` an agent that moves it, both for messages.
+    """
+
+    def __init__(self, table: str, *, topic: str, topic_id: UUID, what: str, who: str) -> None:
+        self._sql = for_table(_SQL, table)
+        self._topic, self._topic_id = topic, topic_id
         self._what, self._who = what, who
 
     async def load(self, pool: Pool, settings: Settings) -> dict[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from importlib.resources import files
 from typing import Any
@@ -43,6 +43,12 @@ def load_queries(package: str) -> dict[str, str]:
             _, *pairs = _NAMED.split(path.read_text(encoding="utf-8"))
             queries.update(zip(pairs[::2], (q.strip() for q in pairs[1::2]), strict=True))
     return queries
+
+
+def for_table(queries: Mapping[str, str], table: str) -> dict[str, sql.Composed]:
+    """`queries` whose `{table}` is to be `table`; its name is quoted."""
+    name = sql.Identifier(table)
+    return {key: sql.SQL(text).format(table=name) for key, text in queries.items()}
 
 
 def array_literal(texts: Iterable[str]) -> str:

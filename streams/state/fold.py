@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from schemas.ids import is_job_id
 from schemas.state import VERSION, JobError, JobState
+from streams.log_record import LogRecord
 
 _INT4_MAX: Final = 2**31 - 1
 _INT8_MAX: Final = 2**63 - 1
@@ -24,25 +25,10 @@ _INT8_MAX: Final = 2**63 - 1
 _TIME_MAX_US: Final = 253_402_300_799_999_999
 
 
-@dataclass(frozen=True, slots=True)
-class StateRecord:
-    """One record of `job-state` as it lies in the topic; `timestamp_ms` is Kafka's."""
+class StateRecord(LogRecord):
+    """One record of `job-state` as it lies in the topic."""
 
-    topic: str
-    topic_id: UUID
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
-
-    @property
-    def next_offset(self) -> int:
-        return self.offset + 1
-
-    @property
-    def place(self) -> str:
-        return f"{self.topic}[{self.partition}]@{self.offset}"
+    __slots__ = ()
 
 
 class Step(NamedTuple):

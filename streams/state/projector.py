@@ -57,7 +57,11 @@ class Projection:
         self._topic = topic
         self._topic_id = topic_id
         self._positions = Positions(
-            _SQL, topic=topic, topic_id=topic_id, what="the projection", who="projector"
+            "projection_offsets",
+            topic=topic,
+            topic_id=topic_id,
+            what="the projection",
+            who="projector",
         )
 
     async def positions(self) -> dict[int, int]:
@@ -133,18 +137,6 @@ def _staged(step: Step, *, is_last: bool) -> tuple[object, ...]:
 
 async def _keep_rejects(conn: Conn, rejected: Sequence[Rejected]) -> None:
     async with conn.cursor() as cursor:
-        await cursor.executemany(_SQL["keep_reject"], [_reject_row(each) for each in rejected])
-
-
-def _reject_row(rejected: Rejected) -> dict[str, object]:
-    record = rejected.record
-    return {
-        "topic_id": record.topic_id,
-        "partition": record.partition,
-        "offset": record.offset,
-        "topic": record.topic,
-        "timestamp_ms": record.timestamp_ms,
-        "key": record.key,
-        "value": record.value,
-        "reason": rejected.reason,
-    }
+        await cursor.executemany(
+            _SQL["keep_reject"], [each.record.reject_row(each.reason) for each in rejected]
+        )

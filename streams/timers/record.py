@@ -10,12 +10,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
-from uuid import UUID
 
 import orjson
 
 from schemas import headers as h
 from schemas.ids import is_job_id
+from streams.log_record import LogRecord
 
 #: Last millisecond of the year 9999.
 MAX_DUE_MS: Final = 253_402_300_799_999
@@ -42,21 +42,10 @@ class Timer:
 
 
 @dataclass(frozen=True, slots=True)
-class TimerRecord:
+class TimerRecord(LogRecord):
     """One record of the `timers` topic as it lies there; no `headers`: they are unreadable."""
 
-    topic: str
-    topic_id: UUID
-    partition: int
-    offset: int
-    timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
     headers: AnyHeaders | None
-
-    @property
-    def place(self) -> str:
-        return f"{self.topic}[{self.partition}]@{self.offset}"
 
 
 def returned_headers(

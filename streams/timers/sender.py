@@ -87,7 +87,8 @@ class Sender:
         # Asked first, since the producer would wait for a missing topic until its time-out, and
         # all other timers with it.
         if unknown := topics - self._known:
-            found = describe_topics(self._settings, admin_client(self._settings), sorted(unknown))
+            with admin_client(self._settings) as admin:
+                found = describe_topics(self._settings, admin, sorted(unknown))
             self._known |= found.keys()
         return topics - self._known
 

@@ -50,7 +50,7 @@ class Timekeeper:
     def __init__(self, pool: Pool, settings: Settings, *, topic: str, topic_id: UUID) -> None:
         self._pool, self._settings = pool, settings
         self._positions = Positions(
-            _SQL, topic=topic, topic_id=topic_id, what="the timekeeper", who="timekeeper"
+            "timer_offsets", topic=topic, topic_id=topic_id, what="the timekeeper", who="timekeeper"
         )
 
     async def positions(self) -> dict[int, int]:
@@ -119,15 +119,6 @@ async def _keep_rejects(conn: Conn, rejected: Sequence[Rejected]) -> None:
 
 
 def _reject_row(rejected: Rejected) -> dict[str, object]:
-    record = rejected.record
-    return {
-        "topic_id": record.topic_id,
-        "partition": record.partition,
-        "offset": record.offset,
-        "topic": record.topic,
-        "timestamp_ms": record.timestamp_ms,
-        "key": record.key,
-        "value": record.value,
-        "headers": None if record.headers is None else pack(record.headers),
-        "reason": rejected.reason,
-    }
+    headers = rejected.record.headers
+    row = rejected.record.reject_row(rejected.reason)
+    return {**row, "headers": None if headers is None else pack(headers)}
