@@ -57,6 +57,11 @@ async def _serve(app: HandoffApp) -> None:
     except (BadSetup, BadWorld, Fenced) as e:
         app.failure = app.failure or e
         log.error("worker_stops", why=e.message)
+    except BaseException as e:
+        # KeyboardInterrupt and the like went through the event loop, which cancels us: signals end
+        # a worker in another way, so this may be a record's deed. Its start must count.
+        app.failure = app.failure or e
+        raise
     finally:
         ending.begin()
         for waiter in (told, life):

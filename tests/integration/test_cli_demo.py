@@ -16,7 +16,8 @@ from streams.kafka import admin_client
 
 pytestmark = pytest.mark.services
 
-COUNT = 600
+#: Some seconds of work: half of it must still be there when the half is seen to be done.
+COUNT = 2_000
 TIMEOUT_S = 600
 
 
