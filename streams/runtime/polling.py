@@ -20,14 +20,26 @@ log = structlog.get_logger(__name__)
 
 #: How long a poll waits for a first record, and so how long a stop may take to be seen.
 POLL_S = 0.1
+#: A consumer that is broken again within this time has a twin, or is past mending.
+_BROKEN_AGAIN_S = 60.0
 
 Callback = Callable[[Consumer, list[TopicPartition]], None]
+
+
+class ConsumerBroke(BadWorld):
+    """The driver's consumer will not work again.
+
+    Operator action: none the first time, another takes its place; later start the worker again.
+    """
 
 
 class PollingThread(ABC):
     """Subscribes to one topic as a static member and calls `step` until it is stopped.
 
-    `fail` gets, once and from this thread, an error after which the worker cannot go on.
+    A consumer that breaks for good is replaced, once in a while: a broker that stood still past the
+    session may take a join of ours that we had given up for a twin's. A real twin fences the new
+    one at once. `fail` gets, once and from this thread, an error after which the worker cannot go
+    on.
     """
 
     #: Whether the ends of partitions are told as messages.
@@ -65,6 +77,10 @@ class PollingThread(ABC):
     @abstractmethod
     def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None: ...
 
+    @abstractmethod
+    def forget(self) -> None:
+        """The consumer is gone, and with it whatever was assigned."""
+
     def start(self) -> None:
         self.stepped_at = time.monotonic()
         self._thread.start()
@@ -100,31 +116,46 @@ class PollingThread(ABC):
                 f"the topic: retention has passed it. {self.gone_advice}."
             )
         if error.fatal() or error.code() == KafkaError._FATAL:
-            raise BadWorld(
+            raise ConsumerBroke(
                 f"The consumer of {self._group} broke: {error.str()}. Start the worker again."
             )
         log.warning("poll_error", group=self._group, error=error.str())
 
     def _run(self) -> None:
+        broken_at = -_BROKEN_AGAIN_S
         try:
-            consumer = group_consumer(
-                self._settings, self._group, self._member, tell_ends=self.tell_ends
-            )
-            try:
-                consumer.subscribe(
-                    [self._topic.name],
-                    on_assign=self._kept(self.on_assign, assigned=True),
-                    on_revoke=self._kept(self.on_revoke),
-                    on_lost=self._kept(self.on_lost, assigned=False),
-                )
-                while not self._ending.is_set():
-                    self.step(consumer)
-                    self.stepped_at = time.monotonic()
-                    self.check()
-            finally:
-                consumer.close()
+            while not self._ending.is_set():
+                try:
+                    self._consume()
+                except (Fenced, ConsumerBroke) as e:
+                    now = time.monotonic()
+                    if now - broken_at < _BROKEN_AGAIN_S:
+                        raise
+                    broken_at = now
+                    log.warning("consumer_replaced", group=self._group, why=e.message)
+                    self.assigned = False
+                    self.forget()
         except BaseException as e:
             self._fail(e)
+
+    def _consume(self) -> None:
+        """With one consumer, until it breaks or we are stopped."""
+        consumer = group_consumer(
+            self._settings, self._group, self._member, tell_ends=self.tell_ends
+        )
+        try:
+            consumer.subscribe(
+                [self._topic.name],
+                on_assign=self._kept(self.on_assign, assigned=True),
+                on_revoke=self._kept(self.on_revoke),
+                on_lost=self._kept(self.on_lost, assigned=False),
+            )
+            while not self._ending.is_set():
+                self.step(consumer)
+                self.stepped_at = time.monotonic()
+                self.check()
+        finally:
+            consumer.close()
 
     def _kept(self, callback: Callback, *, assigned: bool | None = None) -> Callback:
         """Callbacks run inside poll(): an exception would be lost in the C code, so it is kept."""

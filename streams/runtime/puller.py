@@ -207,6 +207,11 @@ class Puller(PollingThread):
         consumer.incremental_unassign(partitions)
         log.warning("lost", group=self._group, partitions=numbers)
 
+    def forget(self) -> None:
+        self._drop(list(self._ownership.trackers))
+        self._paused = False
+        self._full_since = None
+
     def _drop(self, partitions: Sequence[int]) -> None:
         """Nothing that these partitions delivered is committed from now on."""
         trackers = self._ownership.end(partitions)

@@ -163,6 +163,10 @@ class PositionReader(PollingThread, Generic[R]):
     def on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.on_revoke(consumer, partitions)
 
+    def forget(self) -> None:
+        self._next.clear()
+        self._assignments.clear()
+
 
 async def _awaited(ask: Callable[[], Awaitable[dict[int, int]]]) -> dict[int, int]:
     return await ask()

@@ -20,7 +20,8 @@ from threading import Event
 
 from infra.kafka import Kafka
 from infra.process import Place
-from tests.support.proxy import TIMEOUT_S, Link, Proxy
+from tests.support.loop_thread import TIMEOUT_S
+from tests.support.proxy import Link, Proxy
 
 _LENGTH = struct.Struct(">i")
 #: How requests begin: api key, api version, correlation id. Replies begin with the last of them.
@@ -100,7 +101,7 @@ class KafkaProxy(Proxy):
         `containing`: bytes of the request, a transactional id for example.
         """
         fault = LostReply(api, containing)
-        self._call(lambda: self._faults.append(fault))
+        self._thread.call(lambda: self._faults.append(fault))
         return fault
 
     def hold(self, api: Api, containing: bytes = b"", *, cut: bool = True) -> Held:
@@ -110,13 +111,13 @@ class KafkaProxy(Proxy):
         the proxy to the broker stays, as if the network had swallowed the request and now coughs it
         up. Otherwise the client waits, and what it sends behind it waits too.
         """
-        held = Held(api, containing, cut=cut, loop=self._loop)
-        self._call(lambda: self._faults.append(held))
+        held = Held(api, containing, cut=cut, loop=self._thread.loop)
+        self._thread.call(lambda: self._faults.append(held))
         return held
 
     def forget(self) -> None:
         """Faults that have not come to pass will not, and what is held stays so for ever."""
-        self._call(self._faults.clear)
+        self._thread.call(self._faults.clear)
         self.cut()
 
     async def _requests(self, link: Link) -> None:

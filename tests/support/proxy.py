@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from threading import Thread
-from typing import Self, TypeVar
+from typing import Self
 
-T = TypeVar("T")
+from tests.support.loop_thread import LoopThread
+
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 _HOST = "127.0.0.1"
 _CHUNK_BYTES = 65_536
-TIMEOUT_S = 60.0
 
 
 class Link:
@@ -51,8 +50,7 @@ class Proxy:
         self.delay_s = 0.0
         self._admits = self._flows = True
         self._links: set[Link] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread = LoopThread("proxy")
         self._socket = socket.create_server((_HOST, 0), backlog=512)
         self.port: int = self._socket.getsockname()[1]
 
@@ -62,41 +60,35 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        started = asyncio.run_coroutine_threadsafe(
-            asyncio.start_server(self._serve, sock=self._socket), self._loop
-        )
-        self._server = started.result(TIMEOUT_S)
+        self._server = self._thread.run(asyncio.start_server(self._serve, sock=self._socket))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(TIMEOUT_S)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(TIMEOUT_S)
-        self._loop.close()
+        self._thread.close(self._server)
 
     # -- faults --------------------------------------------------------------------------------
 
     def cut(self) -> None:
         """End every connection that there is now; the next ones work."""
-        self._call(self._cut)
+        self._thread.call(self._cut)
 
     @contextmanager
     def away(self) -> Iterator[None]:
         """The service is gone: connections end, new ones end at once."""
-        self._call(lambda: self._admit(False))
+        self._thread.call(lambda: self._admit(False))
         try:
             yield
         finally:
-            self._call(lambda: self._admit(True))
+            self._thread.call(lambda: self._admit(True))
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Connections stay and new ones are accepted, but nothing passes; afterwards it does."""
-        self._call(lambda: self._let_flow(False))
+        self._thread.call(lambda: self._let_flow(False))
         try:
             yield
         finally:
-            self._call(lambda: self._let_flow(True))
+            self._thread.call(lambda: self._let_flow(True))
 
     def go_half_open(self) -> None:
         """Over the connections that there are now nothing passes any more; new ones work."""
@@ -106,15 +98,9 @@ class Proxy:
                 link.half_open = True
                 link.flow.clear()
 
-        self._call(go)
+        self._thread.call(go)
 
     # -- traffic -------------------------------------------------------------------------------
-
-    def _call(self, do: Callable[[], T]) -> T:
-        async def called() -> T:
-            return do()
-
-        return asyncio.run_coroutine_threadsafe(called(), self._loop).result(TIMEOUT_S)
 
     def _cut(self) -> None:
         for link in self._links:
@@ -132,14 +118,6 @@ class Proxy:
                 link.flow.set()
             else:
                 link.flow.clear()
-
-    async def _close(self) -> None:
-        self._server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 from enum import Enum
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Self
+
+from tests.support.loop_thread import LoopThread
 
 PORT_VARIABLE = "TEST_SMTP_PORT"
 LOG_VARIABLE = "TEST_SMTP_LOG"
@@ -43,30 +45,17 @@ class MailServer:
         self.sessions = 0
         self.held = 0
         self._lock = Lock()
-        self._loop = asyncio.new_event_loop()
         self._gate = asyncio.Event()
-        self._thread = Thread(target=self._loop.run_forever, name="smtp", daemon=True)
+        self._thread = LoopThread("smtp")
 
     def __enter__(self) -> Self:
         self._thread.start()
-        starting = asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self._server = asyncio.run_coroutine_threadsafe(starting, self._loop).result(10)
+        self._server = self._thread.run(asyncio.start_server(self._serve, "127.0.0.1", 0))
         self.port: int = self._server.sockets[0].getsockname()[1]
         return self
 
     def __exit__(self, *exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    async def _close(self) -> None:
-        self._server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others)
+        self._thread.close(self._server)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -79,7 +68,7 @@ class MailServer:
 
     def open(self) -> None:
         """Answer to those who are held."""
-        self._loop.call_soon_threadsafe(self._gate.set)
+        self._thread.call(self._gate.set)
 
     def _behaviour(self) -> Behaviour:
         with self._lock:

@@ -13,8 +13,10 @@ import os
 import resource
 from collections import Counter
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any, Self
+
+from tests.support.loop_thread import LoopThread
 
 SOCKET_VARIABLE = "TEST_TARGET_SOCKET"
 
@@ -51,38 +53,24 @@ class Target:
         self.effects: dict[str, int] = {}
         self._waiting: Counter[tuple[str, int]] = Counter()
         self._lock = Lock()
-        self._loop = asyncio.new_event_loop()
         self._gates: dict[str, asyncio.Event] = {}
-        self._thread = Thread(target=self._loop.run_forever, name="target", daemon=True)
+        self._thread = LoopThread("target")
 
     def __enter__(self) -> Self:
         # Each handler at a gate holds a connection; child processes inherit the limit.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 8_192)), hard))
         self._thread.start()
-        started = asyncio.run_coroutine_threadsafe(
-            asyncio.start_unix_server(self._serve, str(self.socket), backlog=4_096), self._loop
-        )
-        self._server = started.result(10)
+        starting = asyncio.start_unix_server(self._serve, str(self.socket), backlog=4_096)
+        self._server = self._thread.run(starting)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(10)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
-
-    async def _close(self) -> None:
-        self._server.close()
-        others = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in others:
-            task.cancel()
-        if others:
-            await asyncio.wait(others)
+        self._thread.close(self._server)
 
     def open(self, gate: str) -> None:
         """Let those who wait at `gate` pass, and all who come later."""
-        self._loop.call_soon_threadsafe(lambda: self._gate(gate).set())
+        self._thread.call(lambda: self._gate(gate).set())
 
     def waiting(self, gate: str, pid: int | None = None) -> int:
         """How many wait at `gate` now, of all processes or of one."""

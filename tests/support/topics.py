@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 _TIMEOUT_S = 60.0
 
@@ -72,11 +72,18 @@ class TopicLog:
         return self.records[before:]
 
     def _end(self, partition: int) -> int:
-        # The last stable offset for a read-committed reader.
-        _, end = self._consumer.get_watermark_offsets(
-            TopicPartition(self.topic, partition), timeout=_TIMEOUT_S
-        )
-        return int(end)
+        # The last stable offset for a read-committed reader. A broker that stood still or was
+        # restarted may have to be found again first.
+        deadline = time.monotonic() + _TIMEOUT_S
+        asked = TopicPartition(self.topic, partition)
+        while True:
+            try:
+                _, end = self._consumer.get_watermark_offsets(asked, timeout=_TIMEOUT_S)
+                return int(end)
+            except KafkaException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def _take(self, message: Any) -> None:
         error, partition, offset = message.error(), message.partition(), message.offset()
