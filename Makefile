@@ -7,9 +7,11 @@ PYTHON ?= python3
 BIN := .venv/bin
 # Two at once, each with a broker and a Postgres of its own: tests wait more than they work.
 PARALLEL ?= -n 2 --dist worksteal
+SECONDS ?= 600
+SEED ?=
 SOURCES := streams schemas agents infra tests
 
-.PHONY: help demo test check lint up bench fmt clean
+.PHONY: help demo test soak check lint up bench fmt clean
 
 help:  ## Show the targets
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -19,6 +21,9 @@ demo: .venv/.complete  ## Real mail through three agents on real Kafka and Postg
 
 test: lint  ## Everything; starts Kafka and Postgres unless the environment names running ones
 	$(BIN)/pytest $(PARALLEL)
+
+soak: .venv/.complete  ## Random faults for SECONDS (600), by SEED (a new one), then the judge
+	$(BIN)/python -m tests.soak --seconds $(SECONDS) $(if $(SEED),--seed $(SEED))
 
 check: lint  ## What needs no services: format, lint, types, import contracts, unit tests
 	$(BIN)/pytest -q $(PARALLEL) tests/unit

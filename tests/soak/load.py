@@ -55,15 +55,12 @@ class Load:
         chance = random.Random(self._seed)
         due = time.monotonic()
         async with Client(self._settings) as client:
-            await self._submit_with(client, chance, due)
-
-    async def _submit_with(self, client: Client, chance: random.Random, due: float) -> None:
-        for first in range(0, self._jobs, _BATCH):
-            numbers = range(first, min(first + _BATCH, self._jobs))
-            batch = {job_id(self._seed, n): some_errand(chance, n) for n in numbers}
-            await self._submit(client, batch)
-            due += self._every_s
-            await asyncio.sleep(max(0.0, due - time.monotonic()))
+            for first in range(0, self._jobs, _BATCH):
+                numbers = range(first, min(first + _BATCH, self._jobs))
+                batch = {job_id(self._seed, n): some_errand(chance, n) for n in numbers}
+                await self._submit(client, batch)
+                due += self._every_s
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
 
     async def _submit(self, client: Client, batch: dict[str, Errand]) -> None:
         """After "not confirmed" the same ids once more: some of them are in Kafka twice then."""
