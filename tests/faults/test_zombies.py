@@ -105,6 +105,7 @@ def test_a_broker_that_stood_still_past_all_sessions_ends_no_worker(
         assert hurt.kafka.pid is not None
         with frozen(hurt.kafka.pid):
             time.sleep(FROZEN_S)
+        rig.wait_results(300)
         ids += rig.submit([Job(n=n) for n in range(300, 400)])
         rig.wait_results(400)
         assert_all_done_once(rig, ids)
