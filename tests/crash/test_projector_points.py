@@ -14,7 +14,7 @@ from tests.support.rig import Rig
 
 pytestmark = pytest.mark.services
 
-JOBS = 300
+WAVE = 20
 
 
 def test_a_projector_killed_at_each_point_in_turn_loses_and_doubles_nothing(
@@ -22,22 +22,35 @@ def test_a_projector_killed_at_each_point_in_turn_loses_and_doubles_nothing(
 ) -> None:
     with Rig(settings, tmp_path, max_in_flight_records=64) as rig:
         rig.worker("take", "work", "finish")
-        # The last third waits, so that states are still to come at each kill.
-        ids = rig.submit(
-            [Job(n=n, wait_ms=20 + n % 40, gate="" if n < 200 else "last") for n in range(JOBS)]
-        )
-        # Some batches are through, and one is just written (committed): then it dies.
-        for point in ("projection.applied:3", "projection.committed:3"):
+        ids: list[str] = []
+        for point in ("projection.applied", "projection.committed"):
+            gate = f"after {point}"
+            ids += submit(rig, len(ids), gate)
             before = history(rig)
-            projector = rig.worker("projector", crash_point=point)
+            projector = rig.worker("projector", crash_point=f"{point}:3")
+            projector.expected_to_run = False
+            # Each wave is a batch at least.
+            while projector.running:
+                seen = history(rig)
+                ids += submit(rig, len(ids))
+                rig.wait(
+                    lambda seen=seen, projector=projector: (
+                        history(rig) > seen or not projector.running
+                    ),
+                    "a wave is projected",
+                )
             assert projector.ended() == -signal.SIGKILL, projector.log[-4000:]
             assert history(rig) > before, "some batches were committed before the kill"
-            assert history(rig) < 3 * JOBS, "records were still to be projected"
-        rig.target.open("last")
+            rig.target.open(gate)
+            rig.wait(lambda: len(rig.states()) > history(rig), "records are to be projected")
         rig.worker("projector")
-        rig.wait_results(JOBS)
+        rig.wait_results(len(ids))
         assert_all_done_once(rig, ids)
         assert_projection_is_the_fold(rig)
+
+
+def submit(rig: Rig, first: int, gate: str = "") -> list[str]:
+    return rig.submit([Job(n=first + n, wait_ms=n, gate=gate) for n in range(WAVE)])
 
 
 def history(rig: Rig) -> int:
