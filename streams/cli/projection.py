@@ -19,7 +19,7 @@ from streams.config import load_settings
 from streams.crashpoints import arm
 from streams.errors import HandoffError
 from streams.state.difference import Difference
-from streams.state.rebuild import SHADOW, Stage
+from streams.state.rebuild import SHADOW, Standing
 from streams.state.rebuild import rebuild as rebuild_jobs
 from streams.state.shadow import Tally
 from streams.state.verify import verify as verify_jobs
@@ -73,14 +73,14 @@ def rebuild(output: Output = Format.TABLE) -> None:
     Exit codes: 0 done; 2 another one is at work, or jobs cannot be replaced; 3 Kafka or Postgres
     does not serve, or somebody holds jobs for too long (run it again).
     """
-    settings, stage = load_settings(), Stage()
+    settings, standing = load_settings(), Standing()
     arm(settings.crash_point)
     with Differences() as found, drawn_progress() as progress:
         try:
-            tally = asyncio.run(rebuild_jobs(settings, found.add, progress, stage))
+            tally = asyncio.run(rebuild_jobs(settings, found.add, progress, standing))
         except (HandoffError, KeyboardInterrupt):
-            if stage.built:
-                say(remains(stage))
+            if standing.built:
+                say(remains(standing))
             raise
         progress("", 0, 0)
         if output is Format.JSON:
@@ -94,9 +94,9 @@ def rebuild(output: Output = Format.TABLE) -> None:
             )
 
 
-def remains(stage: Stage) -> str:
+def remains(standing: Standing) -> str:
     """What a rebuild that broke off leaves behind."""
-    if stage.in_doubt:
+    if standing.in_doubt:
         return (
             "Broke off while the swap was being committed: whether it was, `handoff projection "
             "verify` tells. Run the rebuild again."

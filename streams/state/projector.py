@@ -112,11 +112,11 @@ class Projection:
             # 1 Positions first: a zombie is turned away before it writes a row.
             await self._positions.advance(conn, moves)
             # 2 Rows.
-            history, jobs = await _write_steps(conn, folded)
             await keep_rejects(conn, folded.rejected)
-            reach("projection.applied")
+            history, jobs = await _write_steps(conn, folded)
             # 3 Commit, by leaving the transaction.
-        reach("projection.committed")
+        if folded.steps:
+            reach("projection.committed")
         for each in folded.rejected:
             _log.warning("job-state record rejected", place=each.record.place, reason=each.reason)
         return Applied(
@@ -147,6 +147,7 @@ async def _write_steps(conn: Conn, folded: Folded) -> tuple[int, int]:
     await stage_steps(conn, folded)
     history = await conn.execute(_SQL["append_history"])
     jobs = await conn.execute(_UPSERT)
+    reach("projection.applied")
     return history.rowcount, jobs.rowcount
 
 

@@ -32,7 +32,7 @@ _PAUSE_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class Stage:
+class Standing:
     """How far a rebuild is, for whoever must say what remains when it breaks off."""
 
     #: A shadow table may be there.
@@ -41,7 +41,7 @@ class Stage:
     in_doubt: bool = False
 
 
-async def rebuild(settings: Settings, tell: Tell, progress: Progress, stage: Stage) -> Tally:
+async def rebuild(settings: Settings, tell: Tell, progress: Progress, standing: Standing) -> Tally:
     """Replace `jobs` by the fold of job-state; the differences that this mends are told.
 
     Killed at any instruction, it has changed nothing but steps added to `job_history`, and leaves
@@ -53,7 +53,7 @@ async def rebuild(settings: Settings, tell: Tell, progress: Progress, stage: Sta
     with admin_client(settings) as admin:
         async with connect_alone(settings) as conn:
             await _lock(conn)  # 1
-            return await _Rebuild(settings, admin, conn, stage).run(tell, progress)
+            return await _Rebuild(settings, admin, conn, standing).run(tell, progress)
 
 
 async def _lock(conn: Conn) -> None:
@@ -66,8 +66,10 @@ async def _lock(conn: Conn) -> None:
 
 
 class _Rebuild:
-    def __init__(self, settings: Settings, admin: AdminClient, conn: Conn, stage: Stage) -> None:
-        self._settings, self._admin, self._conn, self._stage = settings, admin, conn, stage
+    def __init__(
+        self, settings: Settings, admin: AdminClient, conn: Conn, standing: Standing
+    ) -> None:
+        self._settings, self._admin, self._conn, self._standing = settings, admin, conn, standing
 
     async def run(self, tell: Tell, progress: Progress) -> Tally:
         topic = state_topic(self._settings, self._admin)
@@ -84,7 +86,7 @@ class _Rebuild:
             mend_history=True,
         )
         positions = await shadow.positions()
-        self._stage.built = True
+        self._standing.built = True
         await shadow.create(temporary=False)
         await shadow.read_to(positions)  # 2
         async with shadow.snapshot():
@@ -135,7 +137,7 @@ class _Rebuild:
             except LockBusy as e:
                 # Rolled back: the shadow stands where it stood.
                 self._shadow.at = stood
-                self._stage.in_doubt = False
+                self._standing.in_doubt = False
                 if not left:
                     raise BadWorld(
                         f"Somebody holds table jobs or the projection's positions for long, so the "
@@ -149,7 +151,7 @@ class _Rebuild:
         with blame(self._settings):
             async with conn.transaction():
                 await self._replace()
-        self._stage.in_doubt = self._stage.built = False
+        self._standing.in_doubt = self._standing.built = False
 
     async def _replace(self) -> None:
         conn, shadow = self._conn, self._shadow
@@ -172,7 +174,7 @@ class _Rebuild:
             await conn.execute(statement)
         await conn.execute(shadow.sql["rename_shadow"])
         reach("projection.swapping")
-        self._stage.in_doubt = True
+        self._standing.in_doubt = True
 
     async def _check_alike(self) -> None:
         """A migration may have changed `jobs` since the shadow was made after it."""

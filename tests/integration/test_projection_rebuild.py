@@ -20,6 +20,7 @@ from streams.config import Settings
 from streams.kafka import admin_client, change_topic_config
 from streams.postgres import connect
 from streams.state import rebuild as rebuilding
+from streams.state.shadow import Shadow
 from tests.support.commands import Command, Completed
 from tests.support.flows import Job
 from tests.support.folded import verify as verify_in_memory
@@ -300,3 +301,66 @@ def test_a_rebuild_that_cannot_be_is_refused_in_a_sentence(
     assert _table(rig) == table
     assert handoff("projection", "rebuild").returncode == 0
     assert (_table(rig) != table, shape(rig)) == (True, before)
+
+
+def test_a_batch_that_comes_during_the_swap_is_in_the_new_table(
+    rig: Rig, handoff: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes when the last records are folded and `jobs` is not locked yet."""
+    projected(rig)
+    write_states(rig, [state(job_id(JOBS), 1)])
+    projector = threading.Thread(target=project, args=[rig])
+    replace, read_to = rebuilding._Rebuild._replace, Shadow.read_to
+    swapping: list[str] = []
+
+    async def told_replace(self: Any) -> None:
+        swapping.append("it begins")
+        await replace(self)
+
+    async def read_and_be_late(self: Shadow, positions: dict[int, int]) -> None:
+        await read_to(self, positions)
+        if swapping:
+            projector.start()
+            rig.wait(
+                lambda: not projector.is_alive() or _waits_for_a_lock(rig),
+                "the projector has applied its batch, or waits",
+            )
+
+    monkeypatch.setattr(rebuilding._Rebuild, "_replace", told_replace)
+    monkeypatch.setattr(Shadow, "read_to", read_and_be_late)
+    done = handoff("projection", "rebuild")
+    monkeypatch.undo()
+    projector.join()
+    assert done.returncode == 0, done.stderr
+    assert rig.sql("SELECT seq FROM jobs WHERE trace_id = %s", job_id(JOBS)) == [{"seq": 1}]
+    assert_folded(rig, handoff)
+
+
+def test_an_interrupted_rebuild_says_what_remains(rig: Rig) -> None:
+    projected(rig)
+    table = _table(rig)
+    with psycopg.connect(rig.settings.database_url) as reader:
+        # Who reads holds up the swap.
+        reader.execute("SELECT count(*) FROM jobs")
+        with subprocess.Popen(
+            [sys.executable, "-m", "streams.cli", "projection", "rebuild"],
+            env=environment(rig.settings),
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
+            rig.wait(lambda: _waits_for_a_lock(rig), "the swap waits for the reader")
+            child.send_signal(signal.SIGINT)
+            _, said = child.communicate(timeout=60)
+    assert child.returncode == 130, said
+    assert "Broke off before the swap: jobs is as it was. Table jobs_rebuild may remain" in said
+    assert "Traceback" not in said
+    assert _table(rig) == table
+
+
+def _waits_for_a_lock(rig: Rig) -> bool:
+    return bool(
+        rig.sql(
+            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+            " AND wait_event_type = 'Lock'"
+        )
+    )
