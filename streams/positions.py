@@ -61,8 +61,12 @@ class Positions:
         Raises `BadWorld`.
         """
         async with pooled(pool, settings, deadline_s=settings.database_timeout_s) as conn:
-            cursor = await conn.execute(self._sql["positions"], {"topic_id": self._topic_id})
-            return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
+            return await self.read(conn)
+
+    async def read(self, conn: Conn) -> dict[int, int]:
+        """The same, as the open transaction of `conn` sees it."""
+        cursor = await conn.execute(self._sql["positions"], {"topic_id": self._topic_id})
+        return {row["partition"]: row["next_offset"] for row in await cursor.fetchall()}
 
     async def advance(self, conn: Conn, moves: Sequence[Move]) -> None:
         """Compare and set all of `moves` within the open transaction of `conn`, whose row locks are

@@ -32,6 +32,14 @@ Conn = AsyncConnection[DictRow]
 SyncConn = Connection[DictRow]
 Pool = AsyncConnectionPool[Conn]
 
+
+class LockBusy(BadWorld):
+    """Others hold a lock for longer than we wait; the transaction was rolled back.
+
+    Operator action: see who holds it (`pg_stat_activity`, `pg_locks`), then try again.
+    """
+
+
 _NAMED = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
@@ -45,10 +53,14 @@ def load_queries(package: str) -> dict[str, str]:
     return queries
 
 
-def for_table(queries: Mapping[str, str], table: str) -> dict[str, sql.Composed]:
-    """`queries` whose `{table}` is to be `table`; its name is quoted."""
-    name = sql.Identifier(table)
-    return {key: sql.SQL(text).format(table=name) for key, text in queries.items()}
+def for_table(
+    queries: Mapping[str, str], *table: str, only: Iterable[str] | None = None
+) -> dict[str, sql.Composed]:
+    """`queries`, or `only` some, whose `{table}` is to be `table`: its name, or schema and name,
+    which are quoted."""
+    name = sql.Identifier(*table)
+    wanted = queries if only is None else only
+    return {key: sql.SQL(queries[key]).format(table=name) for key in wanted}
 
 
 def array_literal(texts: Iterable[str]) -> str:
@@ -98,6 +110,22 @@ def connect(settings: Settings) -> Iterator[SyncConn]:
         conn = Connection.connect(settings.database_url, autocommit=True, **_options(settings))
     with conn, blame(settings):
         yield conn
+
+
+@asynccontextmanager
+async def connect_alone(settings: Settings) -> AsyncIterator[Conn]:
+    """One autocommit connection for long work, whose statements may take as long as they do; locks
+    are waited for as usual. What is temporary, and its advisory locks, end with it.
+
+    Raises `BadWorld` when Postgres does not answer.
+    """
+    with blame(settings):
+        conn = await AsyncConnection[DictRow].connect(
+            settings.database_url, autocommit=True, **_options(settings)
+        )
+        async with conn:
+            await conn.execute("SET statement_timeout = 0")
+            yield conn
 
 
 def create_database(settings: Settings) -> bool:
@@ -164,6 +192,11 @@ def blame(settings: Settings) -> Iterator[None]:
         raise BadSetup(
             f"The schema at {place(settings.database_url)} is not the one that this program needs "
             f"({e.diag.message_primary}). Run `handoff db migrate`."
+        ) from e
+    except psycopg.errors.LockNotAvailable as e:
+        raise LockBusy(
+            f"A lock at {place(settings.database_url)} was not to be had in time: "
+            f"{e.diag.message_primary}."
         ) from e
     except (
         psycopg.OperationalError,

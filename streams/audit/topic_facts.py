@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final
 
 from schemas.ids import is_job_id
 from streams.audit.facts import Facts
-from streams.audit.reading import Place, Reading
 from streams.audit.sources import Catalogue, Role, Source
 from streams.audit.states import StateFact, quick_state, slow_state
 from streams.audit.wire import identify, pack, read_timer
 from streams.config import Settings
 from streams.deadletter.letters import read_letter
-from streams.kafka import AdminClient, Record
+from streams.kafka import AdminClient, Place, Reading, Record
 from streams.names import Names
 from streams.state.fold import Rejected, StateRecord
 
@@ -47,15 +46,14 @@ class TopicFacts:
     def read_states(self, progress: Progress) -> None:
         """job-state to its present end: the first call reads early states, a second late ones."""
         late = self._state_ends is not None
-        sources = [self._catalogue.state]
-        reading = Reading(self._settings, self._admin, sources, starts=self._state_ends)
+        reading = self._reading([self._catalogue.state], self._state_ends)
         self._read(reading, "job-state", progress, late)
         self._state_ends = reading.at
 
     def read_hand_offs(self, progress: Progress) -> None:
         """All other topics to their present ends."""
         roles = (Role.STAGE, Role.SINK, Role.LETTERS, Role.TIMERS)
-        reading = Reading(self._settings, self._admin, self._catalogue.of(*roles))
+        reading = self._reading(self._catalogue.of(*roles))
         self._read(reading, "hand-offs", progress, late=False)
 
     def write_parts(self, heads: dict[tuple[int, int], int | None]) -> None:
@@ -75,6 +73,13 @@ class TopicFacts:
                 for p in sorted(s.low)
             ],
         )
+
+    def _reading(
+        self, sources: Sequence[Source], starts: Mapping[Place, int] | None = None
+    ) -> Reading:
+        if starts is None:
+            starts = {(s.name, p): start for s in sources for p, start in s.start.items()}
+        return Reading(self._settings, self._admin, [s.facts for s in sources], starts)
 
     def _read(self, reading: Reading, what: str, progress: Progress, late: bool) -> None:
         for batch in reading.batches():

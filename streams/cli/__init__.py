@@ -27,6 +27,7 @@ _MODULES = {
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
     "audit": "streams.cli.audit",
+    "projection": "streams.cli.projection",
     "effects": "streams.cli.effects",
     "dlq": "streams.cli.dlq",
     "topics": "streams.cli.topics",

@@ -34,6 +34,12 @@ from streams.config import load_settings
 app = typer.Typer(add_completion=False)
 
 _EXAMPLES = 20
+#: Parts of the work that are no reading.
+_PARTS = {
+    "rules": "applying the rules",
+    "comparing": "comparing",
+    "swapping": "swapping",
+}
 _SEVERITIES = {Severity.BROKEN: "bold red", Severity.ATTENTION: "yellow"}
 
 
@@ -97,7 +103,7 @@ def drawn_progress() -> Iterator[Progressed]:
             nonlocal said
             bar.update(task, description=what, completed=done, total=max(total, 1))
             if what and what != said and not console.is_terminal:
-                say(f"reading {what}" if what != "rules" else "applying the rules")
+                say(_PARTS.get(what, f"reading {what}"))
             said = what
 
         yield progressed

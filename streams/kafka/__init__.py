@@ -34,6 +34,7 @@ from streams.kafka.offsets import (
     offsets_since,
     seed_offsets,
 )
+from streams.kafka.reading import Place, Reading
 from streams.kafka.topics import (
     TopicFacts,
     change_topic_config,
@@ -54,7 +55,9 @@ __all__ = [
     "KafkaException",
     "Message",
     "NewTopic",
+    "Place",
     "Producer",
+    "Reading",
     "Record",
     "TopicFacts",
     "TopicPartition",

@@ -19,7 +19,7 @@ from streams.runtime.health import AgentFacts
 from streams.runtime.services import Fail, Put
 from streams.runtime.state_reader import Batch, PositionReader
 from streams.state.fold import StateRecord
-from streams.state.projector import Projection
+from streams.state.projector import Projection, state_record
 from streams.tracing import SpanSink, TracerPositions
 
 log = structlog.get_logger(__name__)
@@ -99,15 +99,7 @@ class _StateService(ReaderService[StateRecord]):
         super().__init__(settings, pool, settings.names.job_state_topic, group)
 
     def _read(self, topic: TopicFacts, message: Record) -> StateRecord:
-        return StateRecord(
-            topic=topic.name,
-            topic_id=topic.topic_id,
-            partition=message.partition(),
-            offset=message.offset(),
-            timestamp_ms=message.timestamp()[1],
-            key=message.key(),
-            value=message.value(),
-        )
+        return state_record(topic, message)
 
 
 class ProjectorService(_StateService):

@@ -82,7 +82,12 @@ class Folded:
     steps: list[Step] = field(default_factory=list)
     last: dict[str, Step] = field(default_factory=dict)
     rejected: list[Rejected] = field(default_factory=list)
-    tombstones: int = 0
+    #: Keys of the tombstones, in the order read.
+    bare: list[bytes | None] = field(default_factory=list)
+
+    @property
+    def tombstones(self) -> int:
+        return len(self.bare)
 
 
 def merge(last: dict[str, Step], step: Step) -> None:
@@ -100,7 +105,7 @@ def fold(records: Iterable[StateRecord]) -> Folded:
     folded = Folded()
     for record in records:
         if record.value is None:
-            folded.tombstones += 1
+            folded.bare.append(record.key)
             continue
         step = parse(record, record.value)
         if isinstance(step, Rejected):

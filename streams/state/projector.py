@@ -13,13 +13,16 @@ from uuid import UUID
 import structlog
 
 from streams.config import Settings
+from streams.crashpoints import reach
+from streams.kafka import Record, TopicFacts
 from streams.positions import Move, Moved, Positions
-from streams.postgres import Conn, Pool, array_literal, load_queries, pooled
+from streams.postgres import Conn, Pool, array_literal, for_table, load_queries, pooled
 from streams.state.fold import Folded, Rejected, StateRecord, Step, fold
 
-__all__ = ["Applied", "Move", "Moved", "Projection", "moves_of"]
+__all__ = ["Applied", "Move", "Moved", "Projection", "moves_of", "projection_positions"]
 
 _SQL: Final = load_queries("streams.state")
+_UPSERT: Final = for_table(_SQL, "jobs", only=("upsert_jobs",))["upsert_jobs"]
 _log = structlog.get_logger(__name__)
 
 
@@ -34,6 +37,30 @@ class Applied:
     rejected: tuple[Rejected, ...]
     #: Next offset of each partition that moved.
     positions: dict[int, int]
+
+
+def state_record(topic: TopicFacts, message: Record) -> StateRecord:
+    """A consumed message of `job-state`, which has no error."""
+    return StateRecord(
+        topic=topic.name,
+        topic_id=topic.topic_id,
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=message.timestamp()[1],
+        key=message.key(),
+        value=message.value(),
+    )
+
+
+def projection_positions(topic: str, topic_id: UUID) -> Positions:
+    """Where the projection of one `job-state` topic stands."""
+    return Positions(
+        "projection_offsets",
+        topic=topic,
+        topic_id=topic_id,
+        what="the projection",
+        who="projector",
+    )
 
 
 def moves_of(records: Iterable[StateRecord], positions: Mapping[int, int]) -> list[Move]:
@@ -56,13 +83,7 @@ class Projection:
         self._settings = settings
         self._topic = topic
         self._topic_id = topic_id
-        self._positions = Positions(
-            "projection_offsets",
-            topic=topic,
-            topic_id=topic_id,
-            what="the projection",
-            who="projector",
-        )
+        self._positions = projection_positions(topic, topic_id)
 
     async def positions(self) -> dict[int, int]:
         """Next offset to read of each partition; one that is missing starts at 0.
@@ -91,9 +112,11 @@ class Projection:
             # 1 Positions first: a zombie is turned away before it writes a row.
             await self._positions.advance(conn, moves)
             # 2 Rows.
+            await keep_rejects(conn, folded.rejected)
             history, jobs = await _write_steps(conn, folded)
-            await _keep_rejects(conn, folded.rejected)
             # 3 Commit, by leaving the transaction.
+        if folded.steps:
+            reach("projection.committed")
         for each in folded.rejected:
             _log.warning("job-state record rejected", place=each.record.place, reason=each.reason)
         return Applied(
@@ -121,13 +144,19 @@ async def _write_steps(conn: Conn, folded: Folded) -> tuple[int, int]:
     """Rows added to `job_history` and changed in `jobs`: one COPY feeds both."""
     if not folded.steps:
         return 0, 0
+    await stage_steps(conn, folded)
+    history = await conn.execute(_SQL["append_history"])
+    jobs = await conn.execute(_UPSERT)
+    reach("projection.applied")
+    return history.rowcount, jobs.rowcount
+
+
+async def stage_steps(conn: Conn, folded: Folded) -> None:
+    """COPY the steps to a temporary table, which is empty again when the transaction has ended."""
     await conn.execute(_SQL["create_staging"])
     async with conn.cursor() as cursor, cursor.copy(_SQL["copy_steps"]) as copy:
         for step in folded.steps:
             await copy.write_row(_staged(step, is_last=folded.last[step.trace_id] is step))
-    history = await conn.execute(_SQL["append_history"])
-    jobs = await conn.execute(_SQL["upsert_jobs"])
-    return history.rowcount, jobs.rowcount
 
 
 def _staged(step: Step, *, is_last: bool) -> tuple[object, ...]:
@@ -135,7 +164,8 @@ def _staged(step: Step, *, is_last: bool) -> tuple[object, ...]:
     return (*step[:-2], array_literal(step.handed_to), step.updated_at.isoformat(), is_last)
 
 
-async def _keep_rejects(conn: Conn, rejected: Sequence[Rejected]) -> None:
+async def keep_rejects(conn: Conn, rejected: Sequence[Rejected]) -> None:
+    """Keep them whole in `projection_rejects`, each once."""
     async with conn.cursor() as cursor:
         await cursor.executemany(
             _SQL["keep_reject"], [each.record.reject_row(each.reason) for each in rejected]

@@ -5,7 +5,6 @@ Connections come from `streams.postgres.connect`, which turns faults into `BadWo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import datetime
 from typing import Final
 
@@ -17,7 +16,6 @@ from streams.state.views import Count, Effect, Hop, Job, Latency, effect_of, hop
 _SQL: Final = load_queries("streams.state")
 #: How many candidates an ambiguous prefix names.
 _CANDIDATES: Final = 5
-_PAGE_ROWS: Final = 2_000
 
 
 class NoSuchJob(HandoffError):
@@ -98,15 +96,3 @@ def latencies(conn: SyncConn, *, flow: str | None = None, since: datetime | None
 def effects_of(conn: SyncConn, trace_id: str) -> list[Effect]:
     """The side effects of one job (full id) in the order of their claims."""
     return [effect_of(row) for row in conn.execute(_SQL["effects_of"], {"trace_id": trace_id})]
-
-
-def all_jobs(conn: SyncConn) -> Iterator[Job]:
-    """Every job in the order of ids, read page by page, so memory does not grow with the table."""
-    after_id = ""
-    while True:
-        rows = conn.execute(_SQL["page_jobs"], {"after_id": after_id, "limit": _PAGE_ROWS})
-        page = [job_of(row) for row in rows]
-        yield from page
-        if len(page) < _PAGE_ROWS:
-            return
-        after_id = page[-1].trace_id

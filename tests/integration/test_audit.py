@@ -175,7 +175,7 @@ def test_an_open_transaction_is_waited_for_and_one_that_does_not_end_is_said(
     producer.begin_transaction()
     producer.produce(rig.topic("done"), b"{}", b"somebody's", partition=0)
     assert producer.flush(30) == 0
-    monkeypatch.setattr("streams.audit.reading.PATIENCE_S", 1.0)
+    monkeypatch.setattr("streams.kafka.reading.PATIENCE_S", 1.0)
     hangs = pytest.raises(BadWorld, match=r"run.done\[0\] cannot be read past .* a transaction")
     with hangs, audited(rig.settings):
         pass

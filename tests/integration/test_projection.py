@@ -18,7 +18,7 @@ from streams.postgres import Pool, connect, open_pool
 from streams.state.fold import StateRecord
 from streams.state.projector import Applied, Move, Moved, Projection, moves_of
 from streams.state.queries import history
-from streams.state.verify import verify
+from tests.support.folded import verify
 from tests.unit.state.records import TOPIC, TOPIC_ID, job_id, record, state
 
 pytestmark = pytest.mark.services

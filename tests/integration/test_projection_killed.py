@@ -15,7 +15,7 @@ from streams.config import Settings
 from streams.postgres import connect, open_pool
 from streams.state.fold import StateRecord
 from streams.state.projector import Projection, moves_of
-from streams.state.verify import verify
+from tests.support.folded import verify
 from tests.unit.state.records import TOPIC, TOPIC_ID, job_id, record, state
 
 pytestmark = pytest.mark.services

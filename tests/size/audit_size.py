@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
-import resource
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
@@ -42,7 +42,14 @@ TEXT = "Dear all, please find attached what you asked for. " * 6
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    with written(__doc__) as settings:
+        measure(settings, "audit")
+
+
+@contextmanager
+def written(doc: str) -> Iterator[Settings]:
+    """Settings of topics and a database with the facts of as many jobs as the command line says."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
     parser.add_argument("--jobs", type=int, default=200_000)
     parser.add_argument("--keep", action="store_true", help="leave topics and database behind")
     arguments = parser.parse_args()
@@ -58,7 +65,7 @@ def main() -> None:
         write_records(settings, arguments.jobs, at)
         write_rows(settings, arguments.jobs, at)
         print(f"{arguments.jobs:,} jobs written in {time.monotonic() - began:.0f} s", flush=True)
-        measure(settings)
+        yield settings
     finally:
         if not arguments.keep:
             drop_database(settings)
@@ -66,16 +73,15 @@ def main() -> None:
                 delete_topics(settings, admin, [s.name for s in topics.specs(flow, settings)])
 
 
-def measure(settings: Settings) -> None:
+def measure(settings: Settings, *command: str) -> None:
+    """Run `handoff command` in a process of its own; its output, seconds and peak memory."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "streams.cli", "audit"]
-    done = subprocess.run(
-        command, env=environment(settings), stdout=subprocess.PIPE, text=True, check=False
-    )
+    argv = [sys.executable, "-m", "streams.cli", *command]
+    pid = os.posix_spawn(sys.executable, argv, environment(settings))
+    _, status, used = os.wait4(pid, 0)
     seconds = time.monotonic() - began
-    peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
-    print(done.stdout)
-    print(f"exit code {done.returncode}, {seconds:.0f} s, peak {peak_mb:.0f} MB", flush=True)
+    code, peak_mb = os.waitstatus_to_exitcode(status), used.ru_maxrss / 1024
+    print(f"exit code {code}, {seconds:.0f} s, peak {peak_mb:.0f} MB", flush=True)
 
 
 def job_id(n: int) -> str:

@@ -147,8 +147,19 @@ class Rig:
         partition: int = -1,
     ) -> None:
         """Any record at all; `flush` sends it."""
+        self.put_to(self.topic(stage), key, value, headers, partition)
+
+    def put_to(
+        self,
+        topic: str,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header] = (),
+        partition: int = -1,
+    ) -> None:
+        """The same into any topic."""
         self._producer.produce(
-            self.topic(stage),
+            topic,
             value,
             key,
             partition=partition,

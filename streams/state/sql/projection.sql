@@ -33,8 +33,8 @@ FROM staged_steps
 ON CONFLICT DO NOTHING;
 
 -- name: upsert_jobs
--- The guard by seq makes late and repeated records harmless.
-INSERT INTO jobs (
+-- Into `jobs`, or a shadow of it. The guard by seq makes late and repeated records harmless.
+INSERT INTO {table} AS held (
     trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
     born_at, updated_at, wakes_at
 )
@@ -51,7 +51,7 @@ ON CONFLICT (trace_id) DO UPDATE SET
     parent = excluded.parent, worker = excluded.worker, usage = excluded.usage,
     handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at,
     wakes_at = excluded.wakes_at
-WHERE excluded.seq > jobs.seq;
+WHERE excluded.seq > held.seq;
 
 -- name: keep_reject
 INSERT INTO projection_rejects (

@@ -27,16 +27,6 @@ WHERE trace_id >= %(prefix)s AND trace_id < %(prefix)s || '~'
 ORDER BY trace_id
 LIMIT %(limit)s;
 
--- name: page_jobs
--- Every job in the order of ids, page by page.
-SELECT
-    trace_id, flow, stage, status, seq, attempts, data::text AS data, error, parent, worker,
-    usage::text AS usage, handed_to, born_at, updated_at, wakes_at
-FROM jobs
-WHERE trace_id > %(after_id)s
-ORDER BY trace_id
-LIMIT %(limit)s;
-
 -- name: history
 SELECT
     topic_id, "partition", "offset", trace_id, seq, flow, stage, status, attempts, handed_to,

@@ -9,17 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from streams.audit import reading
-from streams.audit.reading import Reading
-from streams.audit.sources import Role, Source
 from streams.config import Settings
 from streams.errors import BadSetup, BadWorld
-from streams.kafka import KafkaError, TopicFacts
+from streams.kafka import KafkaError, TopicFacts, reading
+from streams.kafka.reading import Reading
 
 TOPIC = "run.work"
-SOURCE = Source(
-    1, Role.STAGE, "run", "work", TopicFacts(TOPIC, UUID(int=1), 2), {0: 0, 1: 0}, {0: 0, 1: 0}, 0
-)
+FACTS = TopicFacts(TOPIC, UUID(int=1), 2)
+STARTS = {(TOPIC, 0): 0, (TOPIC, 1): 0}
 
 
 @dataclass
@@ -76,7 +73,7 @@ def read(
     monkeypatch.setattr(reading, "low_watermarks", lambda *_: dict.fromkeys(ends, low))
     monkeypatch.setattr(reading, "reading_consumer", lambda *_, **__: consumer)
     monkeypatch.setattr(reading, "PATIENCE_S", 0.05)
-    it = Reading(Settings(), None, [SOURCE])  # type: ignore[arg-type]
+    it = Reading(Settings(), None, [FACTS], STARTS)  # type: ignore[arg-type]
     return it, [(r.partition(), r.offset()) for batch in it.batches() for r in batch]
 
 
@@ -117,3 +114,11 @@ def test_an_end_that_does_not_come_and_a_refusal_are_said(monkeypatch: pytest.Mo
 def test_nothing_to_read_opens_no_consumer(monkeypatch: pytest.MonkeyPatch) -> None:
     it, found = read(monkeypatch, Consumer(), {0: 0, 1: 0})
     assert (found, it.total) == ([], 0)
+
+
+def test_ends_that_are_given_are_not_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "reading_consumer", lambda *_, **__: Consumer([Message(0, 3)]))
+    ends = {(TOPIC, 0): 4, (TOPIC, 1): 0}
+    it = Reading(Settings(), None, [FACTS], {**STARTS, (TOPIC, 0): 3}, ends)  # type: ignore[arg-type]
+    assert [(r.partition(), r.offset()) for batch in it.batches() for r in batch] == [(0, 3)]
+    assert (it.at, it.total) == (ends, 1)

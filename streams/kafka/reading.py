@@ -6,21 +6,15 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, cast
 
-from streams.audit.sources import Source
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient
+
 from streams.config import Settings
 from streams.errors import BadSetup, BadWorld
-from streams.kafka import (
-    WORLD,
-    AdminClient,
-    Consumer,
-    KafkaError,
-    Record,
-    TopicPartition,
-    blame,
-    high_watermarks,
-    low_watermarks,
-    reading_consumer,
-)
+from streams.kafka.clients import Record, reading_consumer
+from streams.kafka.faults import WORLD, blame
+from streams.kafka.offsets import high_watermarks, low_watermarks
+from streams.kafka.topics import TopicFacts
 
 _BATCH_RECORDS: Final = 5_000
 _POLL_S: Final = 0.1
@@ -34,28 +28,36 @@ Place = tuple[str, int]
 
 
 class Reading:
-    """One pass over some topics: `batches` yields all records below `ends`, in offset order within
-    a partition. `low` tells where reading really began: retention may move on meanwhile.
+    """One pass over some topics: `batches` yields all records from `starts` to below `ends`, in
+    offset order within a partition. A start below 0 says that nothing is to be read; without `ends`
+    they are the present high watermarks. `low` tells where reading really began: retention may move
+    on meanwhile.
     """
 
     def __init__(
         self,
         settings: Settings,
         admin: AdminClient,
-        sources: Sequence[Source],
-        starts: Mapping[Place, int] | None = None,
+        topics: Sequence[TopicFacts],
+        starts: Mapping[Place, int],
+        ends: Mapping[Place, int] | None = None,
     ) -> None:
         self._settings, self._admin = settings, admin
-        self._sources = {s.name: s for s in sources}
-        self.low: dict[Place, int] = {}
-        self.ends: dict[Place, int] = {}
-        for s in sources:
-            for p, end in high_watermarks(settings, admin, s.facts).items():
-                start = s.start[p] if starts is None else starts[s.name, p]
-                self.ends[s.name, p] = end
-                self.low[s.name, p] = end if start < 0 else min(start, end)
+        self._topics = {t.name: t for t in topics}
+        self.ends: dict[Place, int] = dict(ends) if ends is not None else self._present_ends()
+        self.low: dict[Place, int] = {
+            place: end if starts[place] < 0 else min(starts[place], end)
+            for place, end in self.ends.items()
+        }
         #: Next offset to come; never past the end, so that another reading can begin there.
         self.at = dict(self.low)
+
+    def _present_ends(self) -> dict[Place, int]:
+        return {
+            (name, p): end
+            for name, topic in self._topics.items()
+            for p, end in high_watermarks(self._settings, self._admin, topic).items()
+        }
 
     @property
     def total(self) -> int:
@@ -70,7 +72,7 @@ class Reading:
         open_ = {x for x, end in self.ends.items() if self.at[x] < end}
         if not open_:
             return
-        group = f"{next(iter(self._sources))}.audit"
+        group = f"{next(iter(self._topics))}.reading"
         consumer = reading_consumer(self._settings, group, prefetch_kb=_PREFETCH_KB)
         try:
             consumer.assign([TopicPartition(t, p, self.at[t, p]) for t, p in sorted(open_)])
@@ -121,8 +123,8 @@ class Reading:
             return moved
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # Retention has passed the position: go on where the topic begins now.
-            source = self._sources[place[0]]
-            low = low_watermarks(self._settings, self._admin, source.facts)[place[1]]
+            topic = self._topics[place[0]]
+            low = low_watermarks(self._settings, self._admin, topic)[place[1]]
             self.at[place] = max(self.at[place], low)
             self.low[place] = max(self.low[place], low)
             consumer.assign(
@@ -138,5 +140,5 @@ class Reading:
         return (
             f"{topic}[{partition}] cannot be read past offset {self.at[topic, partition]}, and "
             f"{self.ends[topic, partition]} is its end: a transaction seems to hang there. "
-            "`kafka-transactions.sh find-hanging` shows it, `abort` ends it. Then audit again."
+            "`kafka-transactions.sh find-hanging` shows it, `abort` ends it. Then try again."
         )
