@@ -63,13 +63,13 @@ def damage_tables(rig: Rig, rng: random.Random, ids: list[str]) -> None:
     rig.sql(statement, rng.choice(ids))
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(10))
 def test_two_judges_agree(settings: Settings, tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     with Rig(settings, tmp_path) as rig:
         worker = rig.worker()
         ids = rig.submit([some_job(rng, n) for n in range(150)])
-        for _ in range(rng.randrange(3)):
+        for _ in range(rng.randrange(10)):
             mark = rig.finished() + rng.randrange(5, 15)
             rig.wait(lambda least=mark: rig.finished() >= least or rig.drained(), "progress")
             worker.kill()
@@ -84,7 +84,7 @@ def test_two_judges_agree(settings: Settings, tmp_path: Path, seed: int) -> None
         rig.wait_drained()
         project(rig)
         assert worker.stop() == 0
-        for _ in range(3):
+        for _ in range(10):
             damage_tables(rig, rng, ids)
         with audited(rig.settings) as verdict:
             mine = pairs(verdict)
