@@ -166,7 +166,7 @@ def test_a_graceful_stop_takes_back_what_it_had_started(settings: Settings, tmp_
         rig.wait(lambda: rig.target.waiting("shut") == 8, "handlers are running")
         worker.kill()
         rig.wait(lambda: rig.target.waiting("shut") == 0, "the process is gone")
-        for _ in range(4):
+        for _ in range(2):
             worker = start(rig)
             rig.wait(lambda: rig.target.waiting("shut") == 8, "handlers are running")
             assert len(rig.sql("SELECT * FROM deliveries WHERE starts = 1")) == 8
