@@ -22,6 +22,9 @@ from streams.config import Settings
 from streams.postgres import drop_database, with_database
 from streams.state.migrate import migrate
 
+# The judges' assertions say what they compared, as those of the tests do.
+pytest.register_assert_rewrite("tests.support")
+
 NewSettings = Callable[[], Settings]
 
 

@@ -136,6 +136,7 @@ class Redrive:
                 self.report.refused.append(plan)
             else:
                 planned.append((letter, plan))
+        reach("redrive.planned")
         outcome = self._sender.send(planned)  # 2, 3
         reach("redrive.produced")
         record_sent(self._conn, self._deed, outcome.sent)  # 4

@@ -183,6 +183,7 @@ class Calls:
     ) -> Stored:
         """Mark the row in doubt and park the job; the result if another attempt has it by now."""
         reply = await self._tell(work.ending(Status.IN_DOUBT, note))
+        reach("ledger.doubted")
         if isinstance(reply, Stored):
             return reply
         raise parked from cause

@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from streams.config import Settings
+from streams.crashpoints import reach
 from streams.ledger.rules import Ask, Ending, Owner, Row, Status, Step, past_of, plan_claim
 from streams.postgres import Conn, Pool, load_queries, pooled
 
@@ -72,6 +73,7 @@ class Rows:
     async def claim(self, asks: Sequence[Ask]) -> list[Claim]:
         """Claim each key or say why not. Keys differ; one round trip if none was known before."""
         async with self._connection() as conn:
+            reach("ledger.asked")
             new = await self._keys(conn, "insert_claims", asks=asks)
             claims: dict[str, Claim] = dict.fromkeys(new, Granted(fence=1, first=True))
             known = [a for a in asks if a.key not in claims]

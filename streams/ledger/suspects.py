@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from streams.config import Settings
+from streams.crashpoints import reach
 from streams.postgres import Conn, Pool, load_queries, pooled
 
 _SQL: Final = {name: text.encode() for name, text in load_queries("streams.ledger").items()}
@@ -99,6 +100,7 @@ class SuspectCheck:
             "offsets": _array([str(s.offset) for s in members]),
         }
         cursor = await conn.execute(_SQL["claim_steps"], values, prepare=True)
+        reach("suspect.claimed")
         if cursor.rowcount == len(members):
             return []
         cursor = await conn.execute(_SQL["lost_claims"], values, prepare=True)

@@ -194,6 +194,7 @@ class Puller(PollingThread):
         numbers = [tp.partition for tp in partitions]
         self._refresh_metadata(consumer)
         self._commits.drain(self._ownership.owned(numbers), self._settings.revoke_timeout_s)
+        reach("poll.revoked")
         self._drop(numbers)
         self._resolve(while_away=False)
         consumer.incremental_unassign(partitions)

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from streams.config import Settings
 from streams.context import Context, EffectRunner
+from streams.crashpoints import reach
 from streams.flow import Stage
 from streams.outcome import Retry
 from streams.runtime.delivery import Delivery
@@ -56,6 +57,7 @@ class Runs:
         except ValidationError as e:
             self.give_up(d, not_valid(d.place, e, self._stage.input))
             return False
+        reach("stage.decoded")
         return True
 
     def conclude(self, d: Delivery, outcome: Any) -> None:

@@ -22,6 +22,7 @@ import structlog
 from schemas.state import JobError
 from streams.config import Settings
 from streams.context import EffectRunner
+from streams.crashpoints import reach
 from streams.flow import Flow, Stage
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
@@ -114,6 +115,8 @@ class StageLoop:
         self._flush()
 
     def _start_one(self, d: Delivery) -> None:
+        """Start what the journal has written down."""
+        reach("journal.begun")
         if self._is_async:
             self._admit(d)
         else:
@@ -123,6 +126,7 @@ class StageLoop:
     def _bury(self, d: Delivery, error: JobError) -> None:
         """A dead letter without a run."""
         self._runs.give_up(d, GiveUp(error))
+        reach("journal.buried")
         if self._lanes.busy(d.key):
             self._wait(d)
         else:
@@ -315,6 +319,7 @@ class StageLoop:
     def _flush(self) -> None:
         self._flush_due = False
         if self._finished:
+            reach("stage.handled")
             self._commits.add(self._finished)
             self._finished = []
 

@@ -107,6 +107,7 @@ class Dispatcher:
             rows = await (await conn.execute(_SQL["take_due"], limits)).fetchall()
             if not rows:
                 return 0
+            reach("timers.taken")
             # 2 Write, and wait for the acknowledgements.
             sent = await asyncio.to_thread(self._sender.send, [_record(row) for row in rows])
             reach("timers.dispatched")

@@ -35,7 +35,7 @@ def timers_topic(rig: Rig) -> str:
 
 def assert_each_job_once(rig: Rig) -> None:
     """One wait, then done: by the states, by the sink, and by the target's record of runs."""
-    rig.wait(lambda: not rig.sql("SELECT 1 FROM timers LIMIT 1"), "no timer is pending")
+    rig.wait(lambda: pending(rig) == 0, "no timer is pending")
     rig.wait_drained()
     assert Counter(r.job for r in rig.records("done")) == Counter(job_id(n) for n in range(JOBS))
     assert doubles((s.trace_id, s.seq) for s in rig.states()) == {}
@@ -47,6 +47,10 @@ def assert_each_job_once(rig: Rig) -> None:
     )
 
 
+def pending(rig: Rig) -> int:
+    return len(rig.sql("SELECT 1 FROM timers"))
+
+
 def returned(rig: Rig) -> int:
     return sum(1 for r in rig.records("ask") if r.header(h.TIMER) is not None)
 
@@ -55,28 +59,34 @@ def killed(worker: Worker) -> None:
     assert worker.ended() == -signal.SIGKILL, worker.log[-4000:]
 
 
-@pytest.mark.parametrize("point", ["timers.stored", "timers.dispatched", "timers.deleted"])
-def test_a_timekeeper_or_dispatcher_killed_at_its_point_repeats_and_loses_no_job(
-    settings: Settings, tmp_path: Path, point: str
+def test_a_timekeeper_and_a_dispatcher_killed_at_each_of_their_points_repeat_and_lose_no_job(
+    settings: Settings, tmp_path: Path
 ) -> None:
     with Rig(settings, tmp_path, flow) as rig:
         rig.worker("ask", app=APP)
         submit_waiting(rig, 1_000)
         wait_committed(rig)
-        killed(rig.worker("timers", app=APP, crash_point=point))
-        pending = len(rig.sql("SELECT 1 FROM timers"))
-        if point == "timers.stored":
-            assert (pending, returned(rig)) == (0, 0), "stored, but not committed"
-        else:
-            assert pending > 0, "the rows are still there"
-            assert returned(rig) > 0, "though they were returned"
+
+        def kill_at(point: str) -> tuple[int, int]:
+            """Timers that are pending after the kill, and records that were returned until then."""
+            killed(rig.worker("timers", app=APP, crash_point=point))
+            return pending(rig), returned(rig)
+
+        assert kill_at("timers.stored") == (0, 0), "stored, but not committed"
+        waiting, sent = kill_at("timers.taken")
+        assert waiting > 0, "taken, but still there"
+        assert (sent, rig.records("done")) == (0, []), "all jobs were in flight at the kill"
+        waiting, sent = kill_at("timers.dispatched")
+        assert waiting >= sent > 0, "returned, but the rows are still there"
+        waiting, again = kill_at("timers.deleted")
+        assert waiting > 0, "deleted, but not committed"
+        assert again > sent
         rig.worker("timers", app=APP)
         rig.wait_results(JOBS)
         assert_each_job_once(rig)
-        if point != "timers.stored":
-            assert returned(rig) > JOBS, "some came twice, and ran once"
-            [skipped] = rig.sql("SELECT records FROM skips WHERE reason = 'duplicate'")
-            assert skipped["records"] >= returned(rig) - JOBS
+        assert returned(rig) > JOBS, "some came more than once, and ran once"
+        [skipped] = rig.sql("SELECT records FROM skips WHERE reason = 'duplicate'")
+        assert skipped["records"] >= returned(rig) - JOBS
 
 
 def test_two_dispatchers_of_which_one_is_killed_let_each_job_go_on_once(

@@ -90,9 +90,11 @@ def test_a_redrive_of_1000_letters_killed_in_the_middle_and_run_again_gives_each
     with Rig(settings, tmp_path) as rig:
         handoff = Command(settings, tmp_path)
         ids = letters_of(rig, 1_000)
-        killed_redrive(rig, "redrive.produced:5")
+        killed_redrive(rig, "redrive.planned:3")
+        assert (len(redriven_records(rig)), len(actions(rig))) == (200, 200)
+        killed_redrive(rig, "redrive.produced:3")
         assert (len(redriven_records(rig)), len(actions(rig))) == (500, 400)
-        # One worker is at it while the command dies a second time and is run again.
+        # One worker is at it while the command dies once more and is run again.
         rig.worker(*STAGES, app=MENDED)
         killed_redrive(rig, "redrive.recorded:3")
         assert (len(redriven_records(rig)), len(actions(rig))) == (800, 700)

@@ -14,6 +14,8 @@ from tests.support.topics import Record
 
 #: The steps of a job that goes the whole way.
 _PATH = ("take", "work", "finish")
+_STEPS = [(1, "take", Status.RUNNING), (2, "work", Status.RUNNING), (3, "finish", Status.DONE)]
+_REJECTED_STEPS = [_STEPS[0], (2, "work", Status.FAILED)]
 
 
 def doubles(items: Iterable[Any]) -> dict[Any, int]:
@@ -34,18 +36,22 @@ def assert_no_step_twice(rig: Rig) -> None:
         assert doubles(written) == {}, f"hand-offs to {stage}"
 
 
-def assert_all_done_once(rig: Rig, ids: Collection[str], path: tuple[str, ...] = _PATH) -> None:
-    """Drained; each job has each step once, in order, ends `done` and lies on the sink once."""
+def assert_all_done_once(
+    rig: Rig, ids: Collection[str], path: tuple[str, ...] = _PATH, rejected: Collection[str] = ()
+) -> None:
+    """Drained; each job has each step once, in order, ends `done` and lies on the sink once; those
+    `rejected` by `work` end there, failed, with one dead letter each."""
     rig.wait_drained()
     assert_no_step_twice(rig)
     steps = steps_by_job(rig.states())
     assert set(steps) == set(ids), "jobs in job-state"
     for trace_id, states in steps.items():
         told = [(s.seq, s.stage, s.status) for s in states]
-        ended = [Status.RUNNING] * (len(_PATH) - 1) + [Status.DONE]
-        assert told == list(zip((1, 2, 3), _PATH, ended, strict=True)), trace_id
+        assert told == (_REJECTED_STEPS if trace_id in rejected else _STEPS), trace_id
     results = rig.records("done")
-    assert Counter(r.job for r in results) == Counter(ids), "results on the sink"
+    assert Counter(r.job for r in results) == Counter(set(ids) - set(rejected)), "on the sink"
+    letters = Counter(r.job for r in rig.dead_letters("work"))
+    assert letters == Counter(rejected), "dead letters"
     wrong = [r for r in results if Job.model_validate_json(r.value or b"").path != path]
     assert wrong == []
 
