@@ -26,6 +26,7 @@ _MODULES = {
     "worker": "streams.cli.worker",
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
+    "why": "streams.cli.why",
     "audit": "streams.cli.audit",
     "effects": "streams.cli.effects",
     "dlq": "streams.cli.dlq",
