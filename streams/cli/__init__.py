@@ -26,6 +26,7 @@ _MODULES = {
     "worker": "streams.cli.worker",
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
+    "why": "streams.cli.why",
     "audit": "streams.cli.audit",
     "projection": "streams.cli.projection",
     "effects": "streams.cli.effects",

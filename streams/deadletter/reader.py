@@ -1,4 +1,5 @@
-"""Reads dead-letter topics, to their ends as of the call. Joins no group and commits nothing."""
+"""Reads dead-letter topics, or others, to their ends as of the call. Joins no group and commits
+nothing."""
 
 from __future__ import annotations
 
@@ -90,14 +91,20 @@ class Reader:
 
     def read(self, spans: Iterable[Span]) -> Iterator[Letter]:
         """All letters of `spans`, in the order of offsets within each partition."""
+        wanted = list(spans)
+        topic_ids = {span.topic.name: span.topic.topic_id for span in wanted}
+        for record in self.records(wanted):
+            yield read_letter(record, topic_ids[record.topic()], self._names)
+
+    def records(self, spans: Iterable[Span]) -> Iterator[Record]:
+        """All records of `spans`, which may be of any topic, as they are. Stop when you have seen
+        enough: memory is bounded by what is fetched ahead."""
         by_topic: dict[str, list[Span]] = {}
         for span in spans:
             if span.start < span.end:
                 by_topic.setdefault(span.topic.name, []).append(span)
         for parts in by_topic.values():
-            topic_id = parts[0].topic.topic_id
-            for record in self._records(parts):
-                yield read_letter(record, topic_id, self._names)
+            yield from self._records(parts)
 
     def at(self, places: Iterable[Place]) -> Iterator[Letter]:
         """The letters that lie at `places`; those that are not there are left out."""
@@ -160,7 +167,7 @@ class Reader:
                 del ends[partition]
         elif error.code() == KafkaError._AUTO_OFFSET_RESET:
             raise BadWorld(
-                f"Letters of {record.topic()}[{partition}] expired while they were read. Try again."
+                f"Records of {record.topic()}[{partition}] expired while they were read. Try again."
             )
         elif error.code() not in WORLD:
             raise BadSetup(f"Kafka refused to give {record.topic()}: {error.str()}.")

@@ -26,6 +26,7 @@ from streams.kafka.clients import (
 )
 from streams.kafka.cluster import cluster_answers
 from streams.kafka.faults import WORLD, blame, fenced
+from streams.kafka.groups import GroupFacts, Member, describe_group
 from streams.kafka.offsets import (
     committed_offsets,
     end_offsets,
@@ -34,6 +35,7 @@ from streams.kafka.offsets import (
     offsets_since,
     seed_offsets,
 )
+from streams.kafka.partitioner import partition_of
 from streams.kafka.reading import Place, Reading
 from streams.kafka.topics import (
     TopicFacts,
@@ -51,8 +53,10 @@ __all__ = [
     "WORLD",
     "AdminClient",
     "Consumer",
+    "GroupFacts",
     "KafkaError",
     "KafkaException",
+    "Member",
     "Message",
     "NewTopic",
     "Place",
@@ -68,6 +72,7 @@ __all__ = [
     "committed_offsets",
     "create_topic",
     "delete_topics",
+    "describe_group",
     "describe_topics",
     "end_offsets",
     "fenced",
@@ -76,6 +81,7 @@ __all__ = [
     "idempotent_producer",
     "low_watermarks",
     "offsets_since",
+    "partition_of",
     "pull",
     "reading_consumer",
     "seed_offsets",

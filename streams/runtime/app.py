@@ -165,8 +165,9 @@ class Parts:
             self._health.start()
         await self._ledger.open()
         facts = await asyncio.to_thread(self._facts)
-        # The group of a stage has the name of its topic.
-        await self._journal.open(s.topic for s in self.services if isinstance(s, StageService))
+        stages = {s.group: s.account for s in self.services if isinstance(s, StageService)}
+        others = {s.group: s.account for s in self.services if s.group not in stages}
+        await self._journal.open(stages, others)
         for service in self.services:
             channel = self._channels[service.name]
 

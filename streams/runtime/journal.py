@@ -15,7 +15,7 @@ handler starts: nothing is guessed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Protocol
 from uuid import UUID
@@ -25,6 +25,7 @@ import structlog
 from streams.config import Settings
 from streams.errors import BadWorld
 from streams.postgres import Pool
+from streams.runtime.account import Tell
 from streams.runtime.delivery import Delivery
 from streams.runtime.journal_rows import JournalRows, Presence
 
@@ -66,13 +67,16 @@ class Journal:
         self._beats: asyncio.Task[None] | None = None
         self._freed = asyncio.Event()
 
-    async def open(self, groups: Iterable[str]) -> None:
-        """Begin a life as a worker of these groups. Raises `BadWorld`, `BadSetup`."""
-        if not (wanted := list(groups)):
+    async def open(self, stages: Mapping[str, Tell], others: Mapping[str, Tell]) -> None:
+        """Begin a life as a worker of these groups: of stages, and of agents that run no handlers.
+
+        Each tells with every sign of life how it is. Raises `BadWorld`, `BadSetup`.
+        """
+        if not (tell := {**stages, **others}):
             return
-        self._presence = Presence(self._pool, self._settings, self._incarnation, wanted)
+        self._presence = Presence(self._pool, self._settings, self._incarnation, stages, others)
         self._switch(await self._presence.enter())
-        self._beats = asyncio.create_task(self._beat(self._presence))
+        self._beats = asyncio.create_task(self._beat(self._presence, tell))
 
     def join(self, stage: Part, group: str, topic_id: UUID) -> JournalRows:
         """`stage` takes part; the rows of its deliveries."""
@@ -98,11 +102,11 @@ class Journal:
         except (BadWorld, TimeoutError) as e:
             log.warning("end_not_written", why=str(e))
 
-    async def _beat(self, presence: Presence) -> None:
+    async def _beat(self, presence: Presence, tell: Mapping[str, Tell]) -> None:
         while True:
             await asyncio.sleep(self._settings.worker_lost_s / 6)
             try:
-                self._switch(await presence.beat())
+                self._switch(await presence.beat({group: ask() for group, ask in tell.items()}))
                 if self.on:
                     for each in self._stages:
                         await each.sweep()

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from streams.config import Settings
 from streams.postgres import Conn, Pool, load_queries, pooled
+from streams.runtime.account import Account
 from streams.runtime.delivery import Delivery
 
 _SQL: Final = {name: text.encode() for name, text in load_queries("streams.runtime").items()}
@@ -33,14 +34,22 @@ class Started(NamedTuple):
 
 
 class Presence:
-    """Table `workers` as one process sees it: its own rows, one for each of `groups`."""
+    """Table `workers` as one process sees it: its own rows, one for each of `groups`, the stages,
+    and of `others`, agents that run no handlers."""
 
     def __init__(
-        self, pool: Pool, settings: Settings, incarnation: str, groups: Collection[str]
+        self,
+        pool: Pool,
+        settings: Settings,
+        incarnation: str,
+        groups: Collection[str],
+        others: Collection[str] = (),
     ) -> None:
         self._pool, self._settings = pool, settings
+        self._groups = [*groups, *others]
         self._values = {
-            "groups": list(groups),
+            "groups": self._groups,
+            "journalled": list(groups),
             "slot": settings.slot,
             "incarnation": incarnation,
             "lost_s": settings.worker_lost_s,
@@ -51,20 +60,23 @@ class Presence:
 
     async def enter(self) -> bool:
         """Write the rows; whether to journal."""
-        return await self._then_ask("enter")
+        return await self._then_ask("enter", {})
 
-    async def beat(self) -> bool:
-        """Say that this process lives, notice those that do not; whether to journal."""
-        return await self._then_ask("beat")
+    async def beat(self, accounts: Mapping[str, Account] | None = None) -> bool:
+        """Say that this process lives and, by group, what else it has to say; notice those that
+        live no more; whether to journal."""
+        told = [(accounts or {}).get(group, Account()) for group in self._groups]
+        more = {"paused": [t.paused for t in told], "accounts": [t.account for t in told]}
+        return await self._then_ask("beat", more)
 
     async def leave(self, deadline_s: float) -> None:
         """A clean end: rows say so, and starts that led to no end are taken back."""
         async with pooled(self._pool, self._settings, deadline_s=deadline_s) as conn:
             await conn.execute(_SQL["leave"], self._values)
 
-    async def _then_ask(self, name: str) -> bool:
+    async def _then_ask(self, name: str, more: Mapping[str, Any]) -> bool:
         async with _connection(self._pool, self._settings) as conn:
-            await conn.execute(_SQL[name], self._values)
+            await conn.execute(_SQL[name], {**self._values, **more})
             row = await (await conn.execute(_SQL["is_wanted"], self._values)).fetchone()
         return row is not None and bool(row["wanted"])
 

@@ -18,6 +18,7 @@ from streams.flow import Flow, Stage
 from streams.kafka import TopicFacts
 from streams.ledger.suspects import SuspectCheck
 from streams.postgres import Pool
+from streams.runtime.account import Account, told
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
@@ -45,6 +46,8 @@ class AgentService(Protocol):
 
     name: str
     topic: str
+    #: Its consumer group, or what would be its name where positions are in Postgres.
+    group: str
     help: str
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
@@ -55,6 +58,10 @@ class AgentService(Protocol):
 
     def facts(self) -> AgentFacts:
         """What others may know of it; called from any thread."""
+        ...
+
+    def account(self) -> Account:
+        """What it says of itself with each sign of life; called from the event loop."""
         ...
 
     async def stop(self) -> None:
@@ -80,19 +87,20 @@ class StageService:
         self._journal = journal
         self.name = stage.name
         self.topic = settings.names.stage_topic(flow.name, stage.name)
+        self.group = settings.names.stage_group(flow.name, stage.name)
         self.help = (stage.handler.__doc__ or "").strip().split("\n")[0]
         self._loop: StageLoop | None = None
         self._commits: GroupCommit | None = None
         self._puller: Puller | None = None
+        self._ownership = Ownership()
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
-        settings, names = self._settings, self._settings.names
+        settings = self._settings
         if self._stage.prepare is not None:
             await asyncio.to_thread(self._stage.prepare)
-        group = names.stage_group(self._flow.name, self._stage.name)
-        member = names.member(group, settings.slot)
+        group, ownership = self.group, self._ownership
+        member = settings.names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()
-        ownership = Ownership()
         journal = StageJournal(
             self._journal, self.name, facts, ownership, settings.max_deliveries, fail
         )
@@ -151,6 +159,13 @@ class StageService:
     def facts(self) -> AgentFacts:
         paused = self._loop.paused if self._loop is not None else None
         return AgentFacts(self._puller, self._commits, paused)
+
+    def account(self) -> Account:
+        if self._loop is None:
+            return Account()
+        with self._ownership.lock:
+            read = {str(p): t.position for p, t in self._ownership.trackers.items()}
+        return told(self._loop.paused, {**self._loop.held(), "read": read})
 
     async def stop(self) -> None:
         if self._puller is None or self._loop is None or self._commits is None:

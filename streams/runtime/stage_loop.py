@@ -24,6 +24,7 @@ from streams.config import Settings
 from streams.context import EffectRunner
 from streams.crashpoints import reach
 from streams.flow import Flow, Stage
+from streams.runtime.account import held
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
@@ -91,6 +92,12 @@ class StageLoop:
         paused = self._journal.paused if self._journal is not None else None
         # A pause that waits for a record to probe with stops nobody.
         return paused or self._gate.waits or (self._pause.reason if self._lanes.active else None)
+
+    def held(self) -> dict[str, Any]:
+        """What is in its hands, as `streams.runtime.account` spells it; takes time with each record
+        in work, so it is for a sign of life, not for a record."""
+        mine = held(self._lanes.active, now_us(), asyncio.get_running_loop().time())
+        return {"limit_s": self._timeout_s, "attempts": self._stage.retry.attempts, **mine}
 
     async def take(self, batch: Sequence[Delivery]) -> None:
         """Bring a batch as far as it goes; async handlers go on after this has returned."""

@@ -15,6 +15,7 @@ from streams.errors import BadWorld
 from streams.kafka import Record, TopicFacts
 from streams.positions import Moved
 from streams.postgres import Pool
+from streams.runtime.account import Account, told
 from streams.runtime.health import AgentFacts
 from streams.runtime.services import Fail, Put
 from streams.runtime.state_reader import Batch, PositionReader
@@ -37,8 +38,8 @@ class ReaderService(Generic[R]):
     help: str
 
     def __init__(self, settings: Settings, pool: Pool, topic: str, group: str) -> None:
-        self._settings, self._pool, self._group = settings, pool, group
-        self.topic = topic
+        self._settings, self._pool = settings, pool
+        self.topic, self.group = topic, group
         self._reader: PositionReader[R] | None = None
 
     def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
@@ -57,7 +58,7 @@ class ReaderService(Generic[R]):
         self._reader = PositionReader(
             self._settings,
             facts,
-            self._group,
+            self.group,
             positions=self._open(facts),
             read=self._read,
             deliver=put,
@@ -86,6 +87,9 @@ class ReaderService(Generic[R]):
 
     def facts(self) -> AgentFacts:
         return AgentFacts(self._reader)
+
+    def account(self) -> Account:
+        return told(self.facts().paused)
 
     async def stop(self) -> None:
         if self._reader is not None:

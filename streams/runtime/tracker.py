@@ -75,6 +75,11 @@ class Tracker:
         return f"{self.topic}[{self.partition}]"
 
     @property
+    def position(self) -> int:
+        """Next offset to be delivered: what lies from the head to it is in work, or finished."""
+        return self._position
+
+    @property
     def window(self) -> int:
         """Records between head and read position: what the tracker must remember."""
         return len(self._flags)

@@ -68,7 +68,9 @@ def find_job(conn: SyncConn, id_prefix: str) -> Job:
         some = ", ".join(job.trace_id for job in found[:_CANDIDATES])
         more = " and more" if len(found) > _CANDIDATES else ""
         raise NoSuchJob(
-            f"Several jobs begin with {prefix}: {some}{more}. Give more digits.", prefix=prefix
+            f"Several jobs begin with {prefix}: {some}{more}. Give more digits.",
+            prefix=prefix,
+            several=True,
         )
     return found[0]
 

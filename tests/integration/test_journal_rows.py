@@ -10,6 +10,7 @@ from psycopg.rows import dict_row
 
 from streams.config import Settings
 from streams.postgres import Pool, open_pool
+from streams.runtime.account import Account, told
 from streams.runtime.delivery import Delivery
 from streams.runtime.journal_rows import JournalRows, Presence
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
@@ -132,6 +133,38 @@ async def test_records_of_the_dead_keep_the_journal_on_and_those_of_the_living_d
     assert await alive.presence.beat()
     await alive.rows.settle(records(1))
     assert not await alive.presence.beat()
+
+
+async def test_a_sign_of_life_tells_what_it_is_told_and_keeps_since_when(
+    pool: Pool, settings: Settings, sql: Sql
+) -> None:
+    presence = Presence(pool, settings, "a", [GROUP], ["timers"])
+    await presence.enter()
+
+    async def beat(**paused: str | None) -> dict[str, object]:
+        await presence.beat({GROUP: told(paused.get("why"), {"in_work": 3}), "timers": Account()})
+        (row,) = sql("SELECT * FROM workers WHERE stage_group = %s", GROUP)
+        return row
+
+    first = await beat(why="the desk is away")
+    assert (first["paused"], first["account"]) == ("the desk is away", {"in_work": 3})
+    assert first["paused_since"] == first["seen_at"]
+    second = await beat(why="the desk is still away")
+    assert (second["paused"], second["paused_since"]) == (
+        "the desk is still away",
+        first["paused_since"],
+    )
+    over = await beat()
+    assert (over["paused"], over["paused_since"]) == (None, None)
+    assert sql("SELECT account FROM workers WHERE stage_group = 'timers'") == [{"account": None}]
+
+
+async def test_only_the_deaths_of_stages_switch_the_journal_on(
+    pool: Pool, settings: Settings
+) -> None:
+    await Presence(pool, settings, "a", [], ["timers"]).enter()
+    assert not await Presence(pool, settings, "b", [GROUP], ["timers"]).enter()
+    assert await Presence(pool, settings, "c", [GROUP], ["timers"]).enter()
 
 
 async def test_nobody_is_declared_dead_by_one_who_was_away_itself(

@@ -23,18 +23,22 @@ WITH me AS (
     WHERE stage_group = ANY (%(groups)s::text[]) AND incarnation <> %(incarnation)s AND ended_at IS NULL
       AND seen_at < now() - make_interval(secs => %(lost_s)s) AND (SELECT awake FROM me)
 )
-UPDATE workers SET seen_at = now(), ended_at = NULL, clean = NULL
-WHERE stage_group = ANY (%(groups)s::text[]) AND incarnation = %(incarnation)s;
+UPDATE workers AS w
+SET seen_at = now(), ended_at = NULL, clean = NULL, paused = told.paused, account = told.account::json,
+    paused_since = CASE WHEN told.paused IS NOT NULL THEN coalesce(w.paused_since, now()) END
+FROM unnest(%(groups)s::text[], %(paused)s::text[], %(accounts)s::text[]) AS told(stage_group, paused, account)
+WHERE w.stage_group = told.stage_group AND w.incarnation = %(incarnation)s;
 
 -- name: is_wanted
--- Whether to journal: somebody of these groups died lately, or left records behind.
+-- Whether to journal: somebody of these groups died lately, or left records behind. Agents that run no
+-- handlers do not count.
 SELECT EXISTS (
     SELECT FROM workers
-    WHERE stage_group = ANY (%(groups)s::text[]) AND clean IS FALSE
+    WHERE stage_group = ANY (%(journalled)s::text[]) AND clean IS FALSE
       AND ended_at > now() - make_interval(secs => %(journal_s)s)
 ) OR EXISTS (
     SELECT FROM deliveries AS d
-    WHERE d.stage_group = ANY (%(groups)s::text[]) AND NOT EXISTS (
+    WHERE d.stage_group = ANY (%(journalled)s::text[]) AND NOT EXISTS (
         SELECT FROM workers AS w
         WHERE w.stage_group = d.stage_group AND w.incarnation = d.incarnation AND w.ended_at IS NULL
     )
