@@ -24,6 +24,8 @@ _HAND_OVER = "crash/test_crash_points.py::test_a_worker_killed_while_it_hands_ov
 _JOURNAL = "crash/test_poison.py::test_a_worker_killed_at_the_points_of_the_journal"
 _LEDGER = "crash/test_ledger_points.py::test_killed_"
 _TIMERS = "crash/test_timers_killed.py::test_a_timekeeper_and_a_dispatcher_killed_at_each"
+_PROJECTOR = "crash/test_projector_points.py::test_a_projector_killed_at_each_point"
+_REBUILD = "integration/test_projection_rebuild.py::test_a_rebuild_that_is_killed"
 _REDRIVE = "integration/test_redrive.py::test_a_redrive_of_1000_letters_killed_in_the_middle"
 
 #: Point → the test (file, and the beginning of its name) that kills a child exactly there with work
@@ -46,6 +48,10 @@ CRASH_POINTS = {
     "ledger.reconciled": f"{_LEDGER}between_the_targets_word",
     "ledger.settled": f"{_LEDGER}after_the_settlement",
     "ledger.doubted": f"{_LEDGER}after_the_doubt",
+    "projection.applied": _PROJECTOR,
+    "projection.committed": _PROJECTOR,
+    "projection.shadow_built": _REBUILD,
+    "projection.swapping": _REBUILD,
     "timers.stored": _TIMERS,
     "timers.taken": _TIMERS,
     "timers.dispatched": _TIMERS,
