@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from schemas.ids import is_job_id
 from schemas.state import VERSION, JobError, JobState
-from streams.log_record import LogRecord
+from streams.positions import LogRecord
 
 _INT4_MAX: Final = 2**31 - 1
 _INT8_MAX: Final = 2**63 - 1

@@ -15,7 +15,7 @@ import orjson
 
 from schemas import headers as h
 from schemas.ids import is_job_id
-from streams.log_record import LogRecord
+from streams.positions import LogRecord
 
 #: Last millisecond of the year 9999.
 MAX_DUE_MS: Final = 253_402_300_799_999

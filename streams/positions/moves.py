@@ -14,7 +14,7 @@ from streams.config import Settings
 from streams.errors import HandoffError
 from streams.postgres import Conn, Pool, for_table, load_queries, pooled
 
-_SQL: Final = load_queries("streams")
+_SQL: Final = load_queries("streams.positions")
 
 
 @dataclass(frozen=True, slots=True)
