@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from streams.config import Settings
 from streams.kafka import AdminClient, describe_topics, end_offsets, low_watermarks
+from streams.positions import positions_of
 from streams.postgres import SyncConn, load_queries
 
 SQL = load_queries("streams.cli")
@@ -20,6 +21,5 @@ def projection_lag(settings: Settings, admin: AdminClient, conn: SyncConn) -> in
         return None
     low = low_watermarks(settings, admin, topic)
     ends = end_offsets(settings, admin, topic)
-    rows = conn.execute(SQL["projection_positions"], {"topic_id": topic.topic_id}).fetchall()
-    at: dict[int, int] = {row["partition"]: row["next_offset"] for row in rows}
+    at = positions_of(conn, "projection_offsets", topic.topic_id)
     return sum(max(0, end - max(at.get(p, 0), low[p])) for p, end in ends.items())

@@ -4,6 +4,6 @@ For agents that keep their positions beside their rows: projector, tracer, timek
 """
 
 from streams.positions.log_record import LogRecord
-from streams.positions.moves import Move, Moved, Positions
+from streams.positions.moves import Move, Moved, Positions, positions_of
 
-__all__ = ["LogRecord", "Move", "Moved", "Positions"]
+__all__ = ["LogRecord", "Move", "Moved", "Positions", "positions_of"]

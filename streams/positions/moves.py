@@ -12,7 +12,7 @@ from uuid import UUID
 
 from streams.config import Settings
 from streams.errors import HandoffError
-from streams.postgres import Conn, Pool, for_table, load_queries, pooled
+from streams.postgres import Conn, Pool, SyncConn, for_table, load_queries, pooled
 
 _SQL: Final = load_queries("streams.positions")
 
@@ -42,6 +42,12 @@ class Moved(HandoffError):
     def __init__(self, message: str, *, positions: dict[int, int], **fields: object) -> None:
         super().__init__(message, positions=positions, **fields)
         self.positions = positions
+
+
+def positions_of(conn: SyncConn, table: str, topic_id: UUID) -> dict[int, int]:
+    """Next offset of each partition in `table`, which has the columns of `projection_offsets`."""
+    rows = conn.execute(for_table(_SQL, table)["positions"], {"topic_id": topic_id}).fetchall()
+    return {row["partition"]: row["next_offset"] for row in rows}
 
 
 class Positions:

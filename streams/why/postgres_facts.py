@@ -6,12 +6,12 @@ from datetime import datetime
 from typing import Final
 from uuid import UUID
 
-from streams.postgres import SyncConn, for_table, load_queries
+from streams.positions import positions_of
+from streams.postgres import SyncConn, load_queries
 from streams.state.views import Job
 from streams.why.facts import Started, State, WorkerRow
 
 _SQL: Final = load_queries("streams.why")
-_POSITIONS: Final = load_queries("streams")
 
 
 def now(conn: SyncConn) -> datetime:
@@ -62,6 +62,4 @@ def pending_timer(conn: SyncConn, job: str, due_at: datetime) -> tuple[datetime 
 
 def position(conn: SyncConn, table: str, topic_id: UUID, partition: int) -> int:
     """Next offset to apply, in a table with the columns of `projection_offsets`."""
-    sql = for_table(_POSITIONS, table)["positions"]
-    rows = conn.execute(sql, {"topic_id": topic_id}).fetchall()
-    return next((r["next_offset"] for r in rows if r["partition"] == partition), 0)
+    return positions_of(conn, table, topic_id).get(partition, 0)

@@ -1,8 +1,5 @@
 -- What `doctor` and `demo` ask beside the queries of the projection and the ledger.
 
--- name: projection_positions
-SELECT "partition", next_offset FROM projection_offsets WHERE topic_id = %(topic_id)s;
-
 -- name: rejects
 -- Records of job-state that the projection could not read.
 SELECT count(*) AS records FROM projection_rejects;
