@@ -20,8 +20,8 @@ log = structlog.get_logger(__name__)
 
 #: How long a poll waits for a first record, and so how long a stop may take to be seen.
 POLL_S = 0.1
-#: A consumer that is broken again within this time has a twin, or is past mending.
-_BROKEN_AGAIN_S = 60.0
+#: Sessions within which a consumer must not break again: a twin fences it within one.
+_BROKEN_AGAIN_SESSIONS = 2
 
 Callback = Callable[[Consumer, list[TopicPartition]], None]
 
@@ -122,14 +122,15 @@ class PollingThread(ABC):
         log.warning("poll_error", group=self._group, error=error.str())
 
     def _run(self) -> None:
-        broken_at = -_BROKEN_AGAIN_S
+        grace_s = _BROKEN_AGAIN_SESSIONS * self._settings.session_timeout_ms / 1000
+        broken_at = -grace_s
         try:
             while not self._ending.is_set():
                 try:
                     self._consume()
                 except (Fenced, ConsumerBroke) as e:
                     now = time.monotonic()
-                    if now - broken_at < _BROKEN_AGAIN_S:
+                    if now - broken_at < grace_s:
                         raise
                     broken_at = now
                     log.warning("consumer_replaced", group=self._group, why=e.message)

@@ -138,8 +138,12 @@ class Transactor:
             self._settle(lambda: producer.commit_transaction(timeout_s))
             reach("commit.committed")
         except KafkaException as e:
-            return self._resolve(producer, e.args[0])
-        return Verdict.COMMITTED
+            error: KafkaError = e.args[0]
+        else:
+            return Verdict.COMMITTED
+        # Not while the exception is handled: where a call to confluent-kafka 2.16 raises then, the
+        # exception is never freed, nor are the frames that it knows, nor the producer in them.
+        return self._resolve(producer, error)
 
     def _produce(self, producer: Producer, records: Iterable[OutRecord]) -> None:
         produce = producer.produce

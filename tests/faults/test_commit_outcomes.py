@@ -3,12 +3,16 @@ broker. The facts are read past the proxy."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
 
+from streams import topics
+from streams.runtime.transaction import Transactor, Verdict
 from tests.faults.conftest import Hurt
-from tests.support.flows import Job
+from tests.support.flows import Job, flow
 from tests.support.judge import assert_no_step_twice
 from tests.support.kafka_proxy import Api
 from tests.support.rig import Rig, job_id
@@ -101,3 +105,40 @@ def test_a_commit_request_that_arrives_in_the_next_transaction_is_refused(
         assert len(rig.records("finish")) == BATCH
         records.deliver()
         _assert_once(rig, worker, batches=2)
+
+
+def test_a_producer_that_is_replaced_is_gone(hurt: Hurt) -> None:
+    """Both its commit and its abort time out; the driver leaks what is handled while it raises."""
+    settings = hurt.settings.model_copy(
+        update={
+            "kafka_bootstrap_servers": hurt.proxy.address,
+            "transaction_timeout_ms": 2_000,
+            "commit_timeout_s": 4.0,
+        }
+    )
+    topics.apply(flow, hurt.settings)
+    topic = settings.names.stage_topic(flow.name, "work")
+    group = {"bootstrap.servers": hurt.settings.kafka_bootstrap_servers, "group.id": topic}
+    consumer = Consumer(group)
+    metadata = consumer.consumer_group_metadata()
+    transactor = Transactor(settings, f"{topic}-0", stopping=lambda: False)
+
+    def commit() -> Verdict:
+        records = [(topic, b"key", b"value", [])] * 10
+        return transactor.commit(records, [TopicPartition(topic, 0, 0)], metadata)
+
+    assert commit() is Verdict.COMMITTED
+    before = _producers()
+    hurt.proxy.go_half_open()
+    assert commit() is Verdict.UNKNOWN
+    assert transactor.open()
+    assert commit() is Verdict.COMMITTED
+    assert _producers() == before
+    transactor.close()
+    consumer.close()
+
+
+def _producers() -> int:
+    """Those of this process that are not freed."""
+    gc.collect()
+    return sum(isinstance(each, Producer) for each in gc.get_objects())

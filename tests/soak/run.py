@@ -15,7 +15,9 @@ from threading import Event, Lock
 from typing import Final
 
 from streams.audit import Options, audited
-from streams.postgres import SyncConn, connect
+from streams.config import Settings
+from streams.errors import BadWorld
+from streams.postgres import connect
 from tests.soak.crew import Sample
 from tests.soak.doubts import Doubt, Happening, doubts, settle
 from tests.soak.errands import Errand
@@ -163,22 +165,25 @@ def _drain(hurt: Plant, accepted: int, say: Say) -> None:
     Raises `AssertionError` when nothing moves any more.
     """
     last, moved_at, said_at = -1, time.monotonic(), time.monotonic()
-    with connect(hurt.direct) as conn:
-        while (ended := _ended(conn)) < accepted or unconsumed(hurt.direct):
-            now = time.monotonic()
-            if ended != last:
-                last, moved_at = ended, now
-            if now - moved_at > _STALL_S:
-                raise AssertionError(f"{ended:,} of {accepted:,} jobs ended, and nothing moves")
-            if now - said_at > _SAY_EVERY_S:
-                said_at = now
-                say(f"draining: {ended:,} of {accepted:,} jobs ended")
-            time.sleep(_LOOK_EVERY_S)
+    while (ended := _ended(hurt.direct)) < accepted or unconsumed(hurt.direct):
+        now = time.monotonic()
+        if ended != last:
+            last, moved_at = ended, now
+        if now - moved_at > _STALL_S:
+            raise AssertionError(f"{ended:,} of {accepted:,} jobs ended, and nothing moves")
+        if now - said_at > _SAY_EVERY_S:
+            said_at = now
+            say(f"draining: {ended:,} of {accepted:,} jobs ended")
+        time.sleep(_LOOK_EVERY_S)
 
 
-def _ended(conn: SyncConn) -> int:
-    """Jobs that are over, or parked for an operator."""
-    row = conn.execute(_ENDED).fetchone()
+def _ended(settings: Settings) -> int:
+    """Jobs that are over, or parked for an operator; -1 while Postgres still recovers."""
+    try:
+        with connect(settings) as conn:
+            row = conn.execute(_ENDED).fetchone()
+    except BadWorld:
+        return -1
     assert row is not None
     return int(row["ended"])
 

@@ -92,7 +92,7 @@ def test_other_errors_end_the_worker_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_after_a_while_it_may_break_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(polling, "_BROKEN_AGAIN_S", 0.0)
+    monkeypatch.setattr(polling, "_BROKEN_AGAIN_SESSIONS", 0)
     thread = run(monkeypatch, *[Fenced("again") for _ in range(4)])
     assert thread.failure is None
     assert thread.forgotten == 4
