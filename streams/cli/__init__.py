@@ -27,6 +27,7 @@ _MODULES = {
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
     "why": "streams.cli.why",
+    "lag": "streams.cli.lag",
     "audit": "streams.cli.audit",
     "projection": "streams.cli.projection",
     "effects": "streams.cli.effects",

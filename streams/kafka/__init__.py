@@ -26,7 +26,7 @@ from streams.kafka.clients import (
 )
 from streams.kafka.cluster import cluster_answers
 from streams.kafka.faults import WORLD, blame, fenced
-from streams.kafka.groups import GroupFacts, Member, describe_group
+from streams.kafka.groups import GroupFacts, Member, describe_group, describe_settled_group
 from streams.kafka.offsets import (
     committed_offsets,
     end_offsets,
@@ -73,6 +73,7 @@ __all__ = [
     "create_topic",
     "delete_topics",
     "describe_group",
+    "describe_settled_group",
     "describe_topics",
     "end_offsets",
     "fenced",
