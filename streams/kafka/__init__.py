@@ -26,10 +26,12 @@ from streams.kafka.clients import (
 )
 from streams.kafka.cluster import cluster_answers
 from streams.kafka.faults import WORLD, blame, fenced
+from streams.kafka.following import follow
 from streams.kafka.groups import GroupFacts, Member, describe_group, describe_settled_group
 from streams.kafka.offsets import (
     committed_offsets,
     end_offsets,
+    first_records,
     high_watermarks,
     low_watermarks,
     offsets_since,
@@ -77,6 +79,8 @@ __all__ = [
     "describe_topics",
     "end_offsets",
     "fenced",
+    "first_records",
+    "follow",
     "group_consumer",
     "high_watermarks",
     "idempotent_producer",
