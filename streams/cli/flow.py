@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from datetime import datetime
 from enum import StrEnum
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -39,7 +39,7 @@ from streams.state.graph import (
     differences,
     shares,
 )
-from streams.state.traffic import traffic
+from streams.state.traffic import Window, traffic
 from streams.why import Lag, Pace, lags
 from streams.why.postgres_facts import now as clock
 from streams.why.wording import span
@@ -69,12 +69,14 @@ class View:
     """A flow as it is declared and, unless that is all that was asked for, as it is used."""
 
     graph: Graph
-    since: datetime | None = None
-    until: datetime | None = None
-    traffic: Mapping[Edge, Traffic] = field(default_factory=dict)
+    window: Window | None = None
     behind: Mapping[str, Behind] = field(default_factory=dict)
     #: Offsets of job-state that the projection has yet to pass.
     unprojected: int = 0
+
+    @property
+    def traffic(self) -> Mapping[Edge, Traffic]:
+        return {} if self.window is None else self.window.edges
 
     @property
     def edges(self) -> list[Edge]:
@@ -82,19 +84,15 @@ class View:
 
     @property
     def differences(self) -> list[Difference]:
-        return [] if self.since is None else differences(self.graph, self.traffic)
-
-    @property
-    def seconds(self) -> float:
-        if self.since is None or self.until is None:
-            return 0.0
-        return (self.until - self.since).total_seconds()
+        return [] if self.window is None else differences(self.graph, self.traffic)
 
 
 @app.command()
 def flow(
     app: App = DEFAULT_APP,
-    since: Annotated[str, typer.Option(help="Traffic since: 15m, 2h, 7d or a time.")] = "15m",
+    since: Annotated[
+        str, typer.Option(help="Traffic since: 15m, 2h, 7d or a time; less is quicker.")
+    ] = "15m",
     only_declared: Annotated[
         bool, typer.Option("--declared", help="Only what the code declares; asks no service.")
     ] = False,
@@ -120,19 +118,12 @@ def flow(
         return
     settings = load_settings()
     if again:
-        watch(lambda: _shown(settings, graph, since, output)[1])
+        watch(lambda: partial(_show, _look(settings, graph, since), output))
         return
-    view, show = _shown(settings, graph, since, output)
-    show()
+    view = _look(settings, graph, since)
+    _show(view, output)
     if view.differences:
         raise typer.Exit(BAD_NEWS)
-
-
-def _shown(
-    settings: Settings, graph: Graph, since: str, output: Format
-) -> tuple[View, Callable[[], None]]:
-    view = _look(settings, graph, since)
-    return view, lambda: _show(view, output)
 
 
 def _look(settings: Settings, graph: Graph, since: str) -> View:
@@ -141,11 +132,11 @@ def _look(settings: Settings, graph: Graph, since: str) -> View:
         start = since_when(since, until)
         if start >= until:
             raise BadSetup(f"--since names a time in the past; {since} is not.")
-        seen = traffic(conn, graph.flow, start, until)
+        window = traffic(conn, graph.flow, start, until)
         with admin_client(settings) as admin:
             unprojected = projection_lag(settings, admin, conn) or 0
         found = lags(conn, settings, flow=graph.flow)
-    return View(graph, start, until, seen, by_stage(found), unprojected)
+    return View(graph, window, by_stage(found), unprojected)
 
 
 def by_stage(found: Iterable[Lag]) -> dict[str, Behind]:
@@ -170,28 +161,40 @@ def _show(view: View, output: Format) -> None:
         labels = {edge: _label(view, edge) for edge in view.edges}
         result_console().print(mermaid(view.graph, view.edges, labels), soft_wrap=True)
         return
-    if view.since is None:
+    if view.window is None:
         print_table(("from", "to"), view.edges)
         return
+    _show_traffic(view, view.window)
+
+
+def _show_traffic(view: View, window: Window) -> None:
     columns = ("from", "to", "jobs", "per s", "share", "p50", "p95", "errors", "behind", "state")
-    print_table(columns, (_row(view, edge) for edge in view.edges))
+    print_table(columns, (_row(view, window, edge) for edge in view.edges))
     for each in view.differences:
         result_console().print(Text.assemble((f"{each.kind.value}: ", "bold red"), each.what))
-    if not any(t.jobs for t in view.traffic.values()):
-        say(f"Nothing of flow {view.graph.flow} was projected since {moment(view.since)}.")
+    if not any(t.jobs for t in window.edges.values()):
+        say(f"Nothing of flow {view.graph.flow} was projected since {moment(window.since)}.")
+    if window.sample > 1:
+        say(f"Latencies and errors are those of one job in {window.sample}.")
     if view.unprojected:
         say(f"{view.unprojected:,} records of job-state are not projected yet, and not in this.")
 
 
 def as_json(view: View) -> dict[str, Any]:
-    share = shares(view.traffic)
+    share, window = shares(view.traffic), view.window
+    seen: dict[str, Any] = {}
+    if window is not None:
+        seen = {
+            "since": moment(window.since),
+            "until": moment(window.until),
+            "sample": window.sample,
+            "unprojected": view.unprojected,
+        }
     return {
         "flow": view.graph.flow,
         "stages": view.graph.stages,
         "sinks": view.graph.sinks,
-        "since": moment(view.since) or None,
-        "until": moment(view.until) or None,
-        "unprojected": view.unprojected,
+        **seen,
         "edges": [_edge_json(view, edge, share.get(edge)) for edge in view.edges],
         "differences": [
             {"kind": d.kind.value, **d.edge._asdict(), "what": d.what} for d in view.differences
@@ -201,21 +204,21 @@ def as_json(view: View) -> dict[str, Any]:
 
 def _edge_json(view: View, edge: Edge, share: float | None) -> dict[str, Any]:
     found: dict[str, Any] = {**edge._asdict(), "declared": edge in view.graph.edges}
-    if view.since is None:
+    if view.window is None:
         return found
     seen = view.traffic.get(edge, Traffic())
     behind = view.behind.get(edge.target)
     return {
         **found,
         **asdict(seen),
-        "per_s": seen.jobs / view.seconds,
+        "per_s": seen.jobs / view.window.seconds,
         "share": share,
         "error_share": seen.error_share,
         "behind": None if behind is None else {**asdict(behind), "pace": behind.pace.value},
     }
 
 
-def _row(view: View, edge: Edge) -> tuple[str | Text, ...]:
+def _row(view: View, window: Window, edge: Edge) -> tuple[str | Text, ...]:
     seen = view.traffic.get(edge, Traffic())
     behind = view.behind.get(edge.target)
     share = shares(view.traffic).get(edge)
@@ -223,7 +226,7 @@ def _row(view: View, edge: Edge) -> tuple[str | Text, ...]:
         edge.source,
         edge.target,
         f"{seen.jobs:,}",
-        f"{seen.jobs / view.seconds:.3g}",
+        f"{seen.jobs / window.seconds:.3g}",
         "" if share is None else f"{share:.1%}",
         *(("", "") if seen.p50_s is None else _latencies(seen)),
         "" if seen.error_share is None else f"{seen.error_share:.1%}",
@@ -243,10 +246,10 @@ def _amount(behind: Behind) -> str:
 
 def _label(view: View, edge: Edge) -> str:
     """What a chart says of an edge's traffic; nothing if only the declaration was asked for."""
-    if view.since is None:
+    if view.window is None:
         return ""
     seen = view.traffic.get(edge, Traffic())
-    parts = [f"{seen.jobs / view.seconds:.3g}/s"]
+    parts = [f"{seen.jobs / view.window.seconds:.3g}/s"]
     if seen.p95_s is not None:
         parts.append(f"p95 {duration(seen.p95_s * 1e6)}")
     if seen.failed:

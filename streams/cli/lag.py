@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -10,10 +12,10 @@ from rich.text import Text
 
 from streams.cli.output import BAD_NEWS, Format, Output, moment, print_json, print_table
 from streams.cli.watch import Watch, watch
-from streams.config import Settings, load_settings
+from streams.config import load_settings
 from streams.postgres import connect
 from streams.why.facts import WorkerRow
-from streams.why.group_facts import lags
+from streams.why.group_facts import LIMIT, lags
 from streams.why.lag import Lag, Pace
 from streams.why.wording import span
 
@@ -28,6 +30,9 @@ def lag(
         list[str] | None,
         typer.Option("--stage", help="Only this stage or agent (projector, …); repeatable."),
     ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Read all that is behind, however much that is.")
+    ] = False,
     again: Watch = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -35,8 +40,8 @@ def lag(
 
     Records are counted, from the group's position on, without those that are finished already and
     without markers of transactions: a group that has done everything is 0 behind. Of a partition
-    20,000 offsets are read; what lies farther is counted by offsets (~). Seconds are the age of
-    the oldest of them. A tracer that does not run is left out.
+    5,000 offsets are read; what lies farther is counted by offsets (~), unless --exact. Seconds are
+    the age of the oldest of them. A tracer that does not run is left out.
 
     moving: behind, and at work; stuck: behind, and nothing is done about it; idle: nothing to do.
 
@@ -44,29 +49,27 @@ def lag(
     3 Kafka or Postgres does not answer.
     """
     settings = load_settings()
+    limit = sys.maxsize if exact else LIMIT
+
+    def look() -> list[Lag]:
+        with connect(settings) as conn:
+            return lags(conn, settings, stage or (), limit=limit)
+
     if again:
-        watch(lambda: _shown(settings, stage or (), output)[1])
+        watch(lambda: partial(_show, look(), output))
         return
-    found, show = _shown(settings, stage or (), output)
-    show()
+    found = look()
+    _show(found, output)
     if any(one.pace is Pace.STUCK for one in found):
         raise typer.Exit(BAD_NEWS)
 
 
-def _shown(
-    settings: Settings, stages: Sequence[str], output: Format
-) -> tuple[list[Lag], Callable[[], None]]:
-    with connect(settings) as conn:
-        found = lags(conn, settings, stages)
-
-    def show() -> None:
-        if output is Format.JSON:
-            print_json([as_json(one) for one in found])
-        else:
-            columns = ("group", "part", "records", "behind", "state", "per s", "owner", "why")
-            print_table(columns, map(_row, found))
-
-    return found, show
+def _show(found: Sequence[Lag], output: Format) -> None:
+    if output is Format.JSON:
+        print_json([as_json(one) for one in found])
+        return
+    columns = ("group", "part", "records", "behind", "state", "per s", "owner", "why")
+    print_table(columns, map(_row, found))
 
 
 def as_json(one: Lag) -> dict[str, Any]:

@@ -51,7 +51,8 @@ class Traffic:
     """What went over one edge in a window of time.
 
     `jobs` were handed over, `jobs_before` in a window of the same length before it. Of those that
-    the edge's target was done with, `ended`, so many `failed`; `p50_s` and `p95_s` are the times
+    the edge's target was done with, `ended` (in a sample of jobs, if they are many), so many
+    `failed`; `p50_s` and `p95_s` are the times
     from the writing of the record to the commit of the step that consumed it, waits for timers not
     included; None where there are none, as at the ends.
     """

@@ -24,7 +24,7 @@ from streams.why.lag import Lag, Reason, Seen, judge
 from streams.why.topic_facts import Lane, Part, Topics, owner_slot
 
 #: So many offsets of a partition are read to be counted; beyond them offsets are counted.
-LIMIT: Final = 20_000
+LIMIT: Final = 5_000
 _APART_S: Final = 1.0
 #: A worker that lives and is silent is looked at for longer before it is called stuck.
 _SILENT_LOOKS: Final = 4

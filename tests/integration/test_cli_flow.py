@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from streams.config import Settings
+from streams.postgres import connect
+from streams.state.graph import Edge
+from streams.state.traffic import traffic
 from tests.support.audits import project
 from tests.support.commands import Command
 from tests.support.flows import Job
@@ -106,6 +110,13 @@ def test_the_traffic_of_a_run_against_its_code_and_other_code(
         what = {(d["kind"], d["target"]) for d in json.loads(changed.stdout)["differences"]}
         assert what == {("ratio", "finish"), ("ratio", "(dead letters)")}
         assert edges(json.loads(changed.stdout))["work", "finish"]["jobs_before"] == JOBS * 5
+
+        with connect(rig.settings) as conn:
+            until = datetime.now(UTC)
+            some = traffic(conn, "run", until - timedelta(minutes=15), until, sample_steps=100)
+        assert some.sample == 1 + (3 * JOBS - BAD) // 100 == 2
+        assert some.edges[Edge("(submit)", "take")].jobs == JOBS
+        assert 0 < some.edges[Edge("take", "work")].ended < JOBS
 
         future = handoff("flow", "--app", APP, "--since", "2999-01-01")
         assert future.returncode == 2

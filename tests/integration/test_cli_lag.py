@@ -81,6 +81,8 @@ def test_the_lag_of_groups_in_the_life_of_a_worker(settings: Settings, tmp_path:
             [beyond] = lags(conn, rig.settings, ["take"], limit=3)
         assert (beyond.seen.exact, beyond.seen.records >= 4) == (False, True)
 
+        assert lag("--exact", "--stage", "take")["take"]["records"] == 4
+
         # One record is in work, and those behind it are finished: they are not behind.
         worker = rig.worker("take", "work", "finish", "projector")
         rig.wait_results(3)

@@ -13,8 +13,19 @@ LEFT JOIN LATERAL unnest(handed_to) AS target ON true
 WHERE flow = %(flow)s AND status <> 'waiting' AND committed_us >= %(before_us)s AND committed_us < %(until_us)s
 GROUP BY 1, 2;
 
+-- name: submitted
+-- Jobs by the stage of their first step, however that ended.
+SELECT
+    stage AS target,
+    count(*) FILTER (WHERE committed_us >= %(since_us)s) AS jobs,
+    count(*) FILTER (WHERE committed_us < %(since_us)s) AS jobs_before
+FROM job_history
+WHERE flow = %(flow)s AND seq = 1 AND committed_us >= %(before_us)s AND committed_us < %(until_us)s
+GROUP BY 1;
+
 -- name: arrived
--- Steps that ended, by where their job had come from: the last stage that handed it on, or nobody.
+-- Steps that ended, by where their job had come from: the last stage that handed it on, or nobody. Each
+-- step costs a look into the index, so of many jobs one in `sample` is taken.
 SELECT
     coalesce(came.stage, '(submit)') AS source,
     step.stage AS target,
@@ -29,4 +40,5 @@ LEFT JOIN LATERAL (
     ORDER BY earlier.seq DESC LIMIT 1
 ) AS came ON true
 WHERE step.flow = %(flow)s AND step.status <> 'waiting' AND step.committed_us >= %(since_us)s AND step.committed_us < %(until_us)s
+  AND (%(sample)s = 1 OR (hashtext(step.trace_id) & 2147483647) %% %(sample)s = 0)
 GROUP BY 1, 2;
