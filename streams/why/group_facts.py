@@ -129,7 +129,7 @@ class _Look:
             for group in groups:
                 facts = describe_settled_group(self._settings, admin, group.name, group.topic)
                 workers = rows.workers(self._conn, group.name)
-                if group.agent == _TRACER and not _wanted(facts, workers):
+                if group.agent == _TRACER and not is_in_use(facts, workers):
                     continue
                 parts = self._parts(group)
                 counts = count(self._settings, parts, self._limit)
@@ -143,7 +143,8 @@ class _Look:
         return found
 
 
-def _wanted(facts: GroupFacts, workers: Sequence[WorkerRow]) -> bool:
+def is_in_use(facts: GroupFacts, workers: Sequence[WorkerRow]) -> bool:
+    """Whether an agent that need not run does, or was lost while it did."""
     return bool(facts.members) or any(w.clean is not True for w in workers)
 
 

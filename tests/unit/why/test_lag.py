@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streams.deadletter.reader import Span
-from streams.kafka import TopicFacts
+from streams.kafka import GroupFacts, Member, TopicFacts
 from streams.names import Names
 from streams.why.facts import WorkerRow
-from streams.why.group_facts import groups_of, unfinished
+from streams.why.group_facts import groups_of, is_in_use, unfinished
 from streams.why.lag import Pace, Reason, Seen, judge
 from streams.why.topic_facts import Part
 
@@ -165,3 +165,19 @@ def test_a_partition_that_finishes_out_of_order_has_moved() -> None:
 def test_the_slot_of_a_member_is_read_back_from_its_name() -> None:
     assert Names.slot_of("mail.act", Names.member("mail.act", 12)) == 12
     assert Names.slot_of("mail.act", "rdkafka-4bf9") is None
+
+
+@pytest.mark.parametrize(
+    ("members", "workers", "shown"),
+    [
+        ((), (), False),
+        ((), (replace(OWNER, clean=True, ended_at=ago(3)),), False),
+        ((), (OWNER,), True),
+        ((), (replace(OWNER, clean=False, ended_at=ago(3)),), True),
+        ((Member("tracer-0", "/127.0.0.1"),), (), True),
+    ],
+)
+def test_a_tracer_is_shown_if_it_runs_or_was_lost(
+    members: tuple[Member, ...], workers: tuple[WorkerRow, ...], shown: bool
+) -> None:
+    assert is_in_use(GroupFacts("STABLE", members, {}), workers) is shown
