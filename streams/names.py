@@ -57,3 +57,9 @@ class Names:
     def member(group: str, slot: int) -> str:
         """Static member id (`group.instance.id`) and transactional id of one slot of a group."""
         return f"{group}-{slot}"
+
+    @staticmethod
+    def slot_of(group: str, member: str) -> int | None:
+        """The slot in a static member id of `group`; None: it is no worker of ours."""
+        slot = member.removeprefix(f"{group}-")
+        return int(slot) if slot.isdecimal() else None

@@ -27,6 +27,8 @@ _MODULES = {
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
     "why": "streams.cli.why",
+    "flow": "streams.cli.flow",
+    "lag": "streams.cli.lag",
     "audit": "streams.cli.audit",
     "projection": "streams.cli.projection",
     "effects": "streams.cli.effects",

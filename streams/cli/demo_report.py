@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from streams.cli.checks import SQL
 from streams.cli.demo_run import Progressed
-from streams.cli.lag import SQL
 from streams.cli.output import (
     Format,
     complain,

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import cycle, islice
 from typing import Any, Final
 
-from streams.cli.lag import SQL, projection_lag
+from streams.cli.checks import SQL, projection_lag
 from streams.cli.submit import LineReader
 from streams.cli.supervise import Say, StopRequest, Supervisor
 from streams.cli.tally import DeskCount, Kill, Tally, kill_marks

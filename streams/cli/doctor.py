@@ -15,7 +15,7 @@ from rich.text import Text
 from infra.kafka.jars import cache_directory, java
 from infra.postgres import binaries
 from streams import topics
-from streams.cli.lag import SQL, projection_lag
+from streams.cli.checks import SQL, projection_lag
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.cli.output import BAD_NEWS, Format, Output, print_json, print_table
 from streams.config import Settings, load_settings

@@ -1,4 +1,4 @@
-"""`handoff jobs ls|show`: jobs as the projection knows them."""
+"""`handoff jobs ls|show|tail`: jobs as the projection knows them, and their steps as they come."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 from schemas.state import Status
 from streams.cli.find import find
+from streams.cli.jobs_tail import tail
 from streams.cli.output import (
     Format,
     Output,
@@ -31,7 +32,9 @@ from streams.state.queries import effects_of, history, list_jobs
 from streams.state.views import Effect, Hop, Job
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Jobs as the projection knows them."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Jobs as the projection knows them; their steps as they come.",
 )
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -117,6 +120,9 @@ def show(
     )
     if effects:
         print_table(("effect", "status", "calls", "key"), (_effect(e) for e in effects))
+
+
+app.command("tail")(tail)
 
 
 def _facts(job: Job) -> Table:

@@ -83,6 +83,12 @@ def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, option=options, default=str).decode() + "\n")
 
 
+def print_json_line(value: Any) -> None:
+    """One document in one line, for answers that come one by one."""
+    options = orjson.OPT_APPEND_NEWLINE
+    sys.stdout.write(orjson.dumps(value, option=options, default=str).decode())
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> None:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for column in columns:

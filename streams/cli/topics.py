@@ -1,19 +1,34 @@
-"""`handoff topics plan|apply`."""
+"""`handoff topics plan|apply|horizon`."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict
+from datetime import timedelta
+from typing import Annotated, Any
 
 import typer
 
 from streams import topics
 from streams.cli.load import DEFAULT_APP, App, load_flow
-from streams.cli.output import BAD_NEWS, BAD_SETUP, Format, Output, print_json, print_table, say
+from streams.cli.output import (
+    BAD_NEWS,
+    BAD_SETUP,
+    Format,
+    Output,
+    moment,
+    print_json,
+    print_table,
+    result_console,
+    say,
+)
 from streams.config import load_settings
-from streams.topics import Plan
+from streams.topics import Horizon, Kept, Plan
+from streams.why.wording import span
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, help="Compare topics and group offsets, apply."
+    no_args_is_help=True,
+    add_completion=False,
+    help="Compare topics and group offsets, apply; how far back jobs can be replayed.",
 )
 
 Reseed = Annotated[
@@ -58,6 +73,69 @@ def apply(
         say("Left for you: " + " ".join((*left.fixed, *(m.reason for m in left.misfits))))
         raise typer.Exit(BAD_NEWS)
     say("Applied.")
+
+
+@app.command("horizon")
+def horizon(app: App = DEFAULT_APP, output: Output = Format.TABLE) -> None:
+    """Show from when on the flow's jobs can be replayed whole, and which topics set that.
+
+    Retention takes the front of a topic, compaction may take older steps from job-state. Times are
+    those of the records, by the clocks of their writers.
+    """
+    found = topics.horizon(load_flow(app), load_settings())
+    if output is Format.JSON:
+        print_json(_horizon_json(found))
+        return
+    columns = ("topic", "cleanup", "kept for", "removed", "first record", "whole since")
+    print_table(columns, (_kept_row(found, kept) for kept in found.topics))
+    result_console().print(str(found))
+
+
+def _kept_row(found: Horizon, kept: Kept) -> tuple[str, ...]:
+    since = kept.whole_since(found.at)
+    return (
+        kept.topic,
+        ", ".join(_cleanup(kept)),
+        _age(kept.compaction_lag if kept.compacts else kept.retention),
+        f"{kept.removed:,}",
+        moment(kept.first_at),
+        "the beginning" if since is None else moment(since),
+    )
+
+
+def _cleanup(kept: Kept) -> list[str]:
+    return ["compact"] * kept.compacts + ["delete"] * kept.deletes
+
+
+def _age(age: timedelta | None) -> str:
+    return "ever" if age is None else span(age.total_seconds())
+
+
+def _horizon_json(found: Horizon) -> dict[str, Any]:
+    return {
+        "flow": found.flow,
+        "at": moment(found.at),
+        "whole_since": moment(found.whole_since) or None,
+        "limits": found.limits,
+        "sentence": str(found),
+        "topics": [_kept_json(found, kept) for kept in found.topics],
+    }
+
+
+def _kept_json(found: Horizon, kept: Kept) -> dict[str, Any]:
+    return {
+        "topic": kept.topic,
+        "stage": kept.stage,
+        "cleanup": _cleanup(kept),
+        "retention_s": kept.retention and kept.retention.total_seconds(),
+        "compaction_lag_s": kept.compaction_lag and kept.compaction_lag.total_seconds(),
+        "removed": kept.removed,
+        "first_at": moment(kept.first_at) or None,
+        "whole_since": moment(kept.whole_since(found.at)) or None,
+        "partitions": [
+            {**asdict(part), "first_at": moment(part.first_at) or None} for part in kept.parts
+        ],
+    }
 
 
 def _show(plan: Plan, output: Format) -> None:

@@ -26,10 +26,12 @@ from streams.kafka.clients import (
 )
 from streams.kafka.cluster import cluster_answers
 from streams.kafka.faults import WORLD, blame, fenced
-from streams.kafka.groups import GroupFacts, Member, describe_group
+from streams.kafka.following import follow
+from streams.kafka.groups import GroupFacts, Member, describe_group, describe_settled_group
 from streams.kafka.offsets import (
     committed_offsets,
     end_offsets,
+    first_records,
     high_watermarks,
     low_watermarks,
     offsets_since,
@@ -73,9 +75,12 @@ __all__ = [
     "create_topic",
     "delete_topics",
     "describe_group",
+    "describe_settled_group",
     "describe_topics",
     "end_offsets",
     "fenced",
+    "first_records",
+    "follow",
     "group_consumer",
     "high_watermarks",
     "idempotent_producer",

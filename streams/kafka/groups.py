@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from streams.config import Settings
 from streams.kafka.faults import ADMIN_TIMEOUT_S, blame
+
+#: How long a group may take to hand out its partitions before that is the answer.
+_SETTLE_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,3 +61,15 @@ def describe_group(settings: Settings, admin: AdminClient, group: str, topic: st
             if place.topic == topic:
                 owners[place.partition] = member
     return GroupFacts(found.state.name, tuple(members), owners)
+
+
+def describe_settled_group(
+    settings: Settings, admin: AdminClient, group: str, topic: str
+) -> GroupFacts:
+    """The same; waits a little while partitions are handed out."""
+    deadline = time.monotonic() + _SETTLE_S
+    while True:
+        found = describe_group(settings, admin, group, topic)
+        if found.settled or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)

@@ -12,7 +12,7 @@ from confluent_kafka import (
     KafkaError,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.admin import AdminClient, ListOffsetsResultInfo, OffsetSpec
 
 from streams.config import Settings
 from streams.errors import BadSetup, BadWorld
@@ -32,6 +32,18 @@ def _list_offsets(
     doing: str,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[int, int]:
+    found = _list(settings, admin, topic, spec, doing, isolation)
+    return {partition: info.offset for partition, info in found.items()}
+
+
+def _list(
+    settings: Settings,
+    admin: AdminClient,
+    topic: TopicFacts,
+    spec: OffsetSpec,
+    doing: str,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+) -> dict[int, ListOffsetsResultInfo]:
     asked = {TopicPartition(topic.name, p): spec for p in range(topic.partitions)}
     # The leaders of a topic that was created a moment ago may not know of it yet.
     deadline = time.monotonic() + ADMIN_TIMEOUT_S
@@ -43,7 +55,7 @@ def _list_offsets(
                     isolation_level=isolation,
                     request_timeout=ADMIN_TIMEOUT_S,
                 )
-                return {p.partition: f.result(ADMIN_TIMEOUT_S).offset for p, f in futures.items()}
+                return {p.partition: f.result(ADMIN_TIMEOUT_S) for p, f in futures.items()}
         except BadWorld:
             if time.monotonic() > deadline:
                 raise
@@ -83,6 +95,16 @@ def offsets_since(
     """First offset of each partition whose timestamp is `epoch_ms` or later, -1 where none is."""
     spec = OffsetSpec.for_timestamp(epoch_ms)
     return _list_offsets(settings, admin, topic, spec, f"reading times of {topic.name}")
+
+
+def first_records(
+    settings: Settings, admin: AdminClient, topic: TopicFacts
+) -> dict[int, tuple[int, int]]:
+    """Offset and timestamp (epoch ms) of the first record of each partition that is still there;
+    an offset of -1 where none is. A transaction's marker may stand for it."""
+    spec = OffsetSpec.for_timestamp(0)
+    found = _list(settings, admin, topic, spec, f"reading first times of {topic.name}")
+    return {partition: (info.offset, info.timestamp) for partition, info in found.items()}
 
 
 def committed_offsets(

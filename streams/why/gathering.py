@@ -15,12 +15,12 @@ from schemas.state import Status
 from streams.config import Settings
 from streams.deadletter.actions import actions_on
 from streams.deadletter.reader import Span
-from streams.kafka import GroupFacts, TopicFacts, partition_of
+from streams.kafka import TopicFacts, partition_of
 from streams.postgres import SyncConn
 from streams.state.queries import NoSuchJob, effects_of, find_job
 from streams.why import postgres_facts as rows
 from streams.why.facts import Facts, LetterFacts, Looked, Queued, State, TimerFacts
-from streams.why.topic_facts import Hit, Part, Topics, Wanted
+from streams.why.topic_facts import Hit, Part, Topics, Wanted, owner_slot
 
 _LOOKS: Final = 3
 _BETWEEN_LOOKS_S: Final = 0.4
@@ -175,7 +175,7 @@ class _Look:
     def _queued(self, stage: str, part: Part, ahead: int, hit: Hit | None, step: int) -> Queued:
         topic, partition = part.span.topic, part.span.partition
         group = self._topics.group(part)
-        owner = _owner(group, topic, partition)
+        owner = owner_slot(group, topic.name, partition)
         return Queued(
             stage=stage,
             topic=topic.name,
@@ -218,15 +218,6 @@ class _Look:
             at=datetime.fromtimestamp(letter.at_ms / 1000, UTC),
             actions=tuple(actions_on(self._conn, letter)),
         )
-
-
-def _owner(group: GroupFacts, topic: TopicFacts, partition: int) -> int | None:
-    """Slot of the member that owns the partition: its id is `<group>-<slot>`."""
-    member = group.owners.get(partition)
-    if member is None:
-        return None
-    slot = member.instance.removeprefix(f"{topic.name}-")
-    return int(slot) if slot.isdigit() else -1
 
 
 def _only_one(wanted: Wanted, jobs: set[str]) -> None:

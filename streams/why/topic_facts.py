@@ -24,9 +24,10 @@ from streams.kafka import (
     TopicFacts,
     admin_client,
     committed_offsets,
-    describe_group,
+    describe_settled_group,
     partition_of,
 )
+from streams.names import Names
 from streams.offsets import Range, decode_map
 from streams.runtime.delivery import Delivery
 from streams.runtime.tracker import Tracker
@@ -36,8 +37,6 @@ from streams.why.facts import Looked, State
 LIMIT: Final = 200_000
 #: Between two looks at a group's position, to see how fast it moves.
 _RATE_S: Final = 1.0
-#: How long a group may take to hand out its partitions before that is the answer.
-_SETTLE_S: Final = 5.0
 #: A dead letter lies near the time of its state, which is another clock's.
 _LETTER_MARGIN_S: Final = 600.0
 
@@ -120,7 +119,7 @@ class Topics:
             at = partition_of(wanted.job.encode(), len(spans))
             spans = [s for s in spans if s.partition == at]
         key = wanted.job.encode() if wanted.exact and by_key else None
-        lanes = {p.span.partition: _Lane(p) for p in self._parts(spans)}
+        lanes = {p.span.partition: Lane(p) for p in self.parts(spans)}
         hits: list[Hit] = []
         read, whole = 0, True
         for record in self._reader.records([lane.part.span for lane in lanes.values()]):
@@ -140,7 +139,8 @@ class Topics:
         rest = () if whole else tuple((lane.part, lane.unfinished) for lane in lanes.values())
         return Search(tuple(hits), Looked(topic, read, lows, whole), rest)
 
-    def _parts(self, spans: list[Span]) -> list[Part]:
+    def parts(self, spans: list[Span]) -> list[Part]:
+        """`spans` of one stage's topic, and how far its group is in each."""
         if not spans:
             return []
         topic = spans[0].topic
@@ -170,27 +170,26 @@ class Topics:
     def group(self, part: Part) -> GroupFacts:
         """Who works there; waits a little while partitions are handed out."""
         topic = part.span.topic.name
-        deadline = time.monotonic() + _SETTLE_S
         with admin_client(self._settings) as admin:
-            while True:
-                found = describe_group(self._settings, admin, topic, topic)
-                if found.settled or time.monotonic() > deadline:
-                    return found
-                time.sleep(0.2)
+            return describe_settled_group(self._settings, admin, topic, topic)
 
     def rate(self, part: Part) -> float:
         """Offsets per second that the group finishes in that partition, seen for a second."""
-        (before,) = self._parts([part.span])
+        (before,) = self.parts([part.span])
         began = time.monotonic()
         time.sleep(_RATE_S)
-        (after,) = self._parts([part.span])
+        (after,) = self.parts([part.span])
         return max(0, after.passed - before.passed) / (time.monotonic() - began)
 
     # -- other topics ------------------------------------------------------------------------
 
+    def spans(self, topic: str) -> list[Span]:
+        """All of a topic, by partition. Raises `BadSetup` if there is none."""
+        return self._reader.spans([topic])
+
     def job_state(self) -> list[Span]:
-        """All of job-state, by partition. Raises `BadSetup` if there is none."""
-        return self._reader.spans([self._names.job_state_topic])
+        """All of job-state."""
+        return self.spans(self._names.job_state_topic)
 
     def states(self, spans: Iterable[Span], wanted: Wanted) -> tuple[list[State], bool]:
         """States of `wanted` in `spans`, in their order; False: there are more than were read."""
@@ -223,7 +222,7 @@ class Topics:
         return None
 
 
-class _Lane:
+class Lane:
     """One partition while it is read, as a worker would begin there."""
 
     def __init__(self, part: Part) -> None:
@@ -248,7 +247,17 @@ class _Lane:
         return Delivery(record, self._tracker, number, 0)
 
 
-def _hit(flow: str, stage: str, lane: _Lane, d: Delivery) -> Hit:
+def owner_slot(group: GroupFacts, name: str, partition: int) -> int | None:
+    """Slot of the member of the group `name` that owns the partition; None: nobody does; -1: it is
+    no worker of ours."""
+    member = group.owners.get(partition)
+    if member is None:
+        return None
+    slot = Names.slot_of(name, member.instance)
+    return -1 if slot is None else slot
+
+
+def _hit(flow: str, stage: str, lane: Lane, d: Delivery) -> Hit:
     return Hit(
         flow=flow,
         stage=stage,

@@ -1,0 +1,155 @@
+"""A flow as a graph: as its code declares it, as its traffic shows it, where they differ. Pure.
+
+Nodes are the flow's stages and sinks by name, and where jobs come from and end: those are in
+parentheses, which no stage's name can hold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from streams.flow import Flow
+
+SUBMIT: Final = "(submit)"
+DONE: Final = "(done)"
+DEAD_LETTERS: Final = "(dead letters)"
+CANCELLED: Final = "(cancelled)"
+#: A stage may end a job in each of these ways without declaring it.
+ENDS: Final = frozenset({DONE, DEAD_LETTERS, CANCELLED})
+
+#: A source that handed over fewer jobs than these says nothing of its branches.
+MIN_JOBS: Final = 20
+#: A branch has changed if its share differs by so much, and by so many standard errors.
+_SHARE: Final = 0.05
+_DEVIATIONS: Final = 4.0
+
+
+class Edge(NamedTuple):
+    source: str
+    target: str
+
+    def __str__(self) -> str:
+        return f"{self.source} → {self.target}"
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """`edges` as declared, in the order of the stages."""
+
+    flow: str
+    stages: tuple[str, ...]
+    sinks: tuple[str, ...]
+    edges: tuple[Edge, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What went over one edge in a window of time.
+
+    `jobs` were handed over, `jobs_before` in a window of the same length before it. Of those that
+    the edge's target was done with, `ended` (in a sample of jobs, if they are many), so many
+    `failed`; `p50_s` and `p95_s` are the times
+    from the writing of the record to the commit of the step that consumed it, waits for timers not
+    included; None where there are none, as at the ends.
+    """
+
+    jobs: int = 0
+    jobs_before: int = 0
+    ended: int = 0
+    failed: int = 0
+    p50_s: float | None = None
+    p95_s: float | None = None
+
+    @property
+    def error_share(self) -> float | None:
+        return self.failed / self.ended if self.ended else None
+
+
+class Kind(StrEnum):
+    """What `-o json` calls a difference."""
+
+    #: Used, and the code does not declare it.
+    UNDECLARED = "undeclared"
+    #: Declared, and not used although its source worked.
+    DEAD = "dead"
+    #: Its share of what its source hands over is another than in the window before.
+    RATIO = "ratio"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    kind: Kind
+    edge: Edge
+    what: str
+
+
+def declared(flow: Flow) -> Graph:
+    """The graph of `flow` by its code. A stage that emits to nothing is where jobs are done."""
+    edges = [Edge(SUBMIT, flow.entry.name)]
+    for stage in flow.stages:
+        edges += [Edge(stage.name, target) for target in stage.emits or (DONE,)]
+    return Graph(flow.name, tuple(s.name for s in flow.stages), flow.sinks, tuple(edges))
+
+
+def all_edges(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Edge]:
+    """The declared edges, then the others that were used in the window, by name."""
+    used = {edge for edge, t in traffic.items() if t.jobs}
+    return [*graph.edges, *sorted(used - set(graph.edges))]
+
+
+def shares(traffic: Mapping[Edge, Traffic]) -> dict[Edge, float]:
+    """Of what each edge's source handed over, the share that went this way."""
+    totals = _totals(traffic)
+    return {e: t.jobs / totals[e.source][0] for e, t in traffic.items() if totals[e.source][0]}
+
+
+def differences(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Difference]:
+    """Where the traffic is not as declared, or not as it was; at most one per edge."""
+    found = (_difference(graph, traffic, edge) for edge in [*graph.edges, *sorted(traffic)])
+    return list(dict.fromkeys(each for each in found if each is not None))
+
+
+def _difference(graph: Graph, traffic: Mapping[Edge, Traffic], edge: Edge) -> Difference | None:
+    seen = traffic.get(edge, Traffic())
+    known = edge in graph.edges
+    if seen.jobs and not known and not (edge.target in ENDS and edge.source in graph.stages):
+        what = f"{edge} is not declared, and {_jobs(seen.jobs)} went that way."
+        return Difference(Kind.UNDECLARED, edge, what)
+    if edge.source == SUBMIT:
+        return None
+    now, before = _totals(traffic).get(edge.source, (0, 0))
+    if known and edge.target not in ENDS and not seen.jobs and now >= MIN_JOBS:
+        what = f"{edge} is declared and was not used, while {edge.source} worked on {_jobs(now)}."
+        return Difference(Kind.DEAD, edge, what)
+    if min(now, before) >= MIN_JOBS and _changed(seen.jobs, now, seen.jobs_before, before):
+        what = (
+            f"{edge} took {seen.jobs / now:.1%} of {_jobs(now)}, and in the window before "
+            f"{seen.jobs_before / before:.1%} of {_jobs(before)}."
+        )
+        return Difference(Kind.RATIO, edge, what)
+    return None
+
+
+def _totals(traffic: Mapping[Edge, Traffic]) -> dict[str, tuple[int, int]]:
+    """By source: jobs handed over, and those in the window before."""
+    totals: dict[str, tuple[int, int]] = {}
+    for edge, seen in traffic.items():
+        now, before = totals.get(edge.source, (0, 0))
+        totals[edge.source] = now + seen.jobs, before + seen.jobs_before
+    return totals
+
+
+def _changed(jobs: int, of: int, jobs_before: int, of_before: int) -> bool:
+    """Whether two shares differ by more than chance (a two-proportion z-test) and by enough."""
+    difference = abs(jobs / of - jobs_before / of_before)
+    pooled = (jobs + jobs_before) / (of + of_before)
+    error = math.sqrt(pooled * (1 - pooled) * (1 / of + 1 / of_before))
+    return difference >= _SHARE and difference >= _DEVIATIONS * error
+
+
+def _jobs(n: int) -> str:
+    return "1 job" if n == 1 else f"{n:,} jobs"
