@@ -28,7 +28,7 @@ from streams.cli.trace import as_json, show
 from streams.flow import Flow
 from streams.postgres import SyncConn
 from streams.state.queries import counts, effects_of, history
-from streams.trace_view import Waterfall, waterfall
+from streams.state.waterfall import Waterfall, waterfall
 
 _LOG_LINES = 15
 #: Share of the work after which progress is said again where there is no terminal to draw it on.

@@ -24,7 +24,7 @@ from streams.config import load_settings
 from streams.postgres import connect
 from streams.state.queries import effects_of, history
 from streams.state.views import Effect
-from streams.trace_view import Axis, Lane, Waterfall, took_us, waterfall
+from streams.state.waterfall import Axis, Lane, Waterfall, took_us, waterfall
 
 app = typer.Typer(add_completion=False)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from schemas.state import HopTiming, JobError, Status
 from streams.cli.trace import as_json, show
 from streams.state.views import Effect, Hop
-from streams.trace_view import COMPRESSED, QUEUED, WORKING, Axis, took_us, waterfall
+from streams.state.waterfall import COMPRESSED, QUEUED, WORKING, Axis, took_us, waterfall
 
 JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
 START = 1_700_000_000_000_000
