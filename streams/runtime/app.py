@@ -181,7 +181,8 @@ class Parts:
         log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
 
     def _facts(self) -> dict[str, Any]:
-        topics = [s.topic for s in self.services]
+        # Projector and tracer read one topic; Kafka refuses a name that stands twice.
+        topics = sorted({s.topic for s in self.services})
         with admin_client(self.settings) as admin:
             facts = describe_topics(self.settings, admin, topics)
         missing = [t for t in topics if t not in facts]
