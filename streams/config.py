@@ -77,6 +77,9 @@ class Settings(BaseSettings):
     health_host: str = "127.0.0.1"
     #: What shows no progress for so long makes /livez say 503.
     health_stall_s: float = Field(20.0, gt=0)
+    #: Where `handoff trace --open` leads: jaeger, tempo, grafana (`jaeger=https://host` for another
+    #: address), or a URL with `{trace_id}` in it.
+    trace_url: str = "jaeger"
     #: For crash tests: where the process kills itself (see `streams.crashpoints`).
     crash_point: str | None = None
     log_format: str = Field("console", pattern=r"^(console|json)$")

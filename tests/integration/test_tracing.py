@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.support.loop_thread import LoopThread
 from tests.support.otlp import Receiver
 from tests.support.rig import Rig, job_id
 from tests.support.traced_mail import GATE, SCOPE, flow
+from tests.support.worker import environment
 from tests.unit.agents.mails import sample
 
 pytestmark = pytest.mark.services
@@ -108,6 +111,26 @@ def _check_journey(spans: list[Any], settings: Settings) -> None:
     assert len(spans) == len(told)
 
 
+def watch(rig: Rig, prefix: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "streams.cli", "trace", prefix, "--watch"],
+        env=environment(rig.settings),
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def check_watched(watching: subprocess.Popen[str], job: str) -> None:
+    """It ended with the job, having said each step, and drew the whole."""
+    out, said = watching.communicate(timeout=60)
+    assert watching.returncode == 0, said
+    assert "step 1: ask waiting" in said
+    for text in (job, "timer due", "dead letter", "4 attempts", "failed"):
+        assert text in out
+
+
 def test_waits_dead_letters_and_redrives_stay_in_the_jobs_trace(
     settings: Settings, tmp_path: Path, receiver: Receiver
 ) -> None:
@@ -125,13 +148,23 @@ def test_waits_dead_letters_and_redrives_stay_in_the_jobs_trace(
         )
         rig.flush()
         rig.worker(app=patient.APP)
+        handoff = Command(settings, tmp_path)
+        rig.wait(lambda: rig.sql("SELECT 1 FROM jobs"), "the job is known")
+        watching = watch(rig, job[:20])
         failed = "SELECT count(*) AS n FROM job_history WHERE status = 'failed'"
         rig.wait(lambda: rig.sql(failed)[0]["n"] == 1, "the job is a dead letter")
-        assert Command(settings, tmp_path)("dlq", "redrive", job).returncode == 0
+        check_watched(watching, job)
+        assert handoff("dlq", "redrive", job).returncode == 0
         rig.wait(lambda: rig.sql(failed)[0]["n"] == 2, "the redriven job is one again")
         hops = history(rig)
         assert len(hops) == 2 * patient.ATTEMPTS
         rig.wait(lambda: len(receiver.hops()) >= len(hops), "every hop has its span")
+
+        drawn = handoff("trace", job).stdout
+        assert drawn.count("until its timer had returned it") == 2 * (patient.ATTEMPTS - 1)
+        assert drawn.count("until it was redriven") == 1
+        url = handoff("trace", job, "--open", HANDOFF_TRACE_URL="jaeger=http://traces").stdout
+        assert url == f"http://traces/trace/{job}\n"
 
         (spans,) = receiver.traces().values()
         assert len(spans) == len(hops) + 1
