@@ -33,7 +33,7 @@ def worker(
     health_port: Annotated[
         int | None,
         typer.Option(
-            help="Serve /livez and /readyz at this port (HANDOFF_HEALTH_PORT; 0 is off).",
+            help="Serve /livez, /readyz, /metrics at this port (HANDOFF_HEALTH_PORT; 0 is off).",
             show_default="HANDOFF_HEALTH_PORT, or off",
         ),
     ] = None,

@@ -15,11 +15,14 @@ from streams.positions import Moved
 from streams.postgres import Pool
 from streams.runtime.account import Account, told
 from streams.runtime.health import AgentFacts
+from streams.runtime.records import now_us
 from streams.runtime.services import Fail, Put
 from streams.runtime.state_reader import Batch, PositionReader
+from streams.runtime.telemetry import count_steps
 from streams.state.fold import StateRecord
 from streams.state.projector import Projection, state_record
 from streams.tracing import SpanSink, TracerPositions, read_hop
+from streams.tracing.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -110,8 +113,10 @@ class ProjectorService(_StateService):
     name = "projector"
     help = "Fold job-state into Postgres (jobs, job_history)."
 
-    def __init__(self, settings: Settings, pool: Pool) -> None:
+    def __init__(self, settings: Settings, pool: Pool, metrics: Metrics | None = None) -> None:
+        """With `metrics`, what is applied is counted there."""
         super().__init__(settings, pool, settings.names.projector_group)
+        self._metrics = metrics
         self._projection: Projection | None = None
 
     def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
@@ -122,7 +127,9 @@ class ProjectorService(_StateService):
 
     async def _do(self, batch: Batch[StateRecord]) -> None:
         assert self._projection is not None
-        await self._projection.apply(batch.records, batch.moves)
+        applied = await self._projection.apply(batch.records, batch.moves)
+        if self._metrics is not None:
+            count_steps(self._metrics, applied.steps, now_us())
 
 
 class TracerService(_StateService):

@@ -23,6 +23,10 @@ MESSAGE_KEY: Final = "messaging.kafka.message.key"
 MESSAGE_ID: Final = "messaging.message.id"
 ERROR_TYPE: Final = "error.type"
 
+#: Metrics.
+CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
+PROCESS_DURATION: Final = "messaging.process.duration"
+
 #: Values of `OPERATION_NAME` and `OPERATION_TYPE`.
 SEND: Final = "send"
 PROCESS: Final = "process"

@@ -26,7 +26,8 @@ def tracing_wanted() -> bool:
     return not off and any(os.environ.get(n) for n in named)
 
 
-def _resource() -> Resource:
+def service_resource() -> Resource:
+    """Who sends: by the standard variables, `handoff` where they name no service."""
     # With OTEL_RESOURCE_ATTRIBUTES; OTEL_SERVICE_NAME wins over a name that stands there.
     found = Resource.create()
     if found.attributes.get("service.name", "unknown_service").startswith("unknown_service"):  # type: ignore[union-attr]
@@ -48,7 +49,7 @@ def configure_tracing() -> bool:
     """
     if not tracing_wanted():
         return False
-    provider = TracerProvider(resource=_resource())
+    provider = TracerProvider(resource=service_resource())
     provider.add_span_processor(BatchSpanProcessor(_otlp_exporter()))
     trace.set_tracer_provider(provider)
     return True
@@ -66,7 +67,7 @@ class SpanSink:
         # The id of this process would make two spans of one that is exported again after a restart.
         resource = {
             name: str(value)
-            for name, value in _resource().attributes.items()
+            for name, value in service_resource().attributes.items()
             if name != "service.instance.id"
         }
         self._writer = SpanWriter(resource, sampler_from_environment())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -18,6 +19,7 @@ from schemas.mail import Mail
 from streams.config import Settings
 from tests.support import patient
 from tests.support.commands import Command
+from tests.support.health import Probe
 from tests.support.loop_thread import LoopThread
 from tests.support.otlp import Receiver
 from tests.support.rig import Rig, job_id
@@ -181,3 +183,37 @@ def test_waits_dead_letters_and_redrives_stay_in_the_jobs_trace(
             found = [v for n, v in record.headers if n == h.TRACEPARENT]
             assert found == [traceparent(job, row["seq"]).encode()]
             assert record.header(h.LINK) == foreign.encode()
+
+
+def test_metrics_are_served_and_sent_and_agree_with_what_was_committed(
+    settings: Settings, tmp_path: Path, receiver: Receiver
+) -> None:
+    asks = [*(patient.Ask(n=n) for n in range(20)), patient.Ask(n=20, good_at=99, how="raise")]
+    probe = Probe()
+    with Rig(settings, tmp_path, patient.flow) as rig:
+        rig.variables = receiver.variables
+        rig.worker("ask", "projector", app=patient.APP, health_port=probe.port)
+        rig.submit(asks)  # type: ignore[arg-type]
+        rig.wait(lambda: len(rig.sql("SELECT 1 FROM job_history")) == len(asks), "all have ended")
+        steps, letters = "messaging_client_consumed_messages_total", "handoff_dead_letters_total"
+
+        def figures() -> dict[str, float]:
+            """By metric, added up over its labels."""
+            found: dict[str, float] = defaultdict(float)
+            rig.wait(lambda: probe("livez").status == 200, "it answers")
+            with urlopen(f"http://127.0.0.1:{probe.port}/metrics") as answer:
+                for line in answer.read().decode().splitlines():
+                    if not line.startswith("#"):
+                        found[line.partition("{")[0].split(" ")[0]] += float(line.split(" ")[-1])
+            return found
+
+        rig.wait(lambda: figures()[steps] == len(asks), "every step is counted")
+        rig.wait(lambda: figures()["handoff_lag_records"] == 0, "nothing is left to read")
+        found = figures()
+        assert found[letters] == 1
+        assert found["handoff_attempts_sum"] == 20 + patient.ATTEMPTS
+        for name in ("messaging_process_duration_seconds", "handoff_projection_delay_seconds"):
+            assert found[f"{name}_count"] == len(asks)
+        assert "handoff_effects_in_doubt" in found
+        sent = {"messaging.client.consumed.messages", "handoff.lag.records", "handoff.lag.time"}
+        rig.wait(lambda: receiver.metrics >= sent, "the collector has them, too")

@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from aiohttp import web
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -50,6 +54,8 @@ class Receiver:
         self.repeated = 0
         self.differing: list[Received] = []
         self.takes_but_fails = False
+        #: Names of the metrics that came.
+        self.metrics: set[str] = set()
         self._thread = LoopThread("otlp")
 
     def __enter__(self) -> Self:
@@ -64,8 +70,12 @@ class Receiver:
 
     @property
     def variables(self) -> dict[str, str]:
-        """What leads a process here, and makes it send its handlers' spans soon."""
-        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        """What leads a process here, and makes it send what it has soon."""
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint,
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+            "OTEL_METRIC_EXPORT_INTERVAL": "500",
+        }
 
     def of_scope(self, scope: str) -> list[Received]:
         """The spans of one instrumentation scope; `handoff` is the tracer's."""
@@ -88,16 +98,26 @@ class Receiver:
         return await asyncio.get_running_loop().create_server(serving, "127.0.0.1", 0)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if (request.method, request.path) != ("POST", "/v1/traces"):
-            return web.Response(status=404)
         if request.content_type != _PROTOBUF:
             return web.Response(status=415)
         # Not `request.read`, whose limit is a megabyte.
-        self._keep(ExportTraceServiceRequest.FromString(await request.content.read()))
+        body = await request.content.read()
+        answer: ExportTraceServiceResponse | ExportMetricsServiceResponse
+        if request.path == "/v1/traces":
+            self._keep(ExportTraceServiceRequest.FromString(body))
+            answer = ExportTraceServiceResponse()
+        elif request.path == "/v1/metrics":
+            self._keep_names(ExportMetricsServiceRequest.FromString(body))
+            answer = ExportMetricsServiceResponse()
+        else:
+            return web.Response(status=404)
         if self.takes_but_fails:
             return web.Response(status=503)
-        body = ExportTraceServiceResponse().SerializeToString()
-        return web.Response(body=body, content_type=_PROTOBUF)
+        return web.Response(body=answer.SerializeToString(), content_type=_PROTOBUF)
+
+    def _keep_names(self, sent: ExportMetricsServiceRequest) -> None:
+        scopes = (s for r in sent.resource_metrics for s in r.scope_metrics)
+        self.metrics |= {m.name for s in scopes for m in s.metrics}
 
     def _keep(self, sent: ExportTraceServiceRequest) -> None:
         for of_resource in sent.resource_spans:
