@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, MutableMapping
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context as SpanScope
@@ -13,11 +13,31 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_s
 
 from schemas.ids import span_id, trace_id_of
 from streams.context import Context
-from streams.tracing.sampling import sampler_of
+from streams.tracing.sampling import HeadSampler, sampler_of
 
 T = TypeVar("T")
 
+_NOTHING: Final = SpanScope()
+
 _job: contextvars.ContextVar[Context] = contextvars.ContextVar("handoff_job")
+
+
+class _HopSpan(NonRecordingSpan):
+    """The span of a hop as its handler sees it: ids are made when somebody asks for them, since
+    most runs make no span of their own."""
+
+    def __init__(self, job: Context, sampler: HeadSampler) -> None:
+        self._job, self._sampler = job, sampler
+
+    def get_span_context(self) -> SpanContext:
+        job = self._job
+        trace_id = int(trace_id_of(job.trace_id), 16)
+        flags = TraceFlags.SAMPLED if self._sampler.keeps(trace_id) else TraceFlags.DEFAULT
+        span = int(span_id(job.trace_id, job.seq), 16)
+        return SpanContext(trace_id, span, is_remote=False, trace_flags=TraceFlags(flags))
+
+    def __repr__(self) -> str:
+        return f"HopSpan({self.get_span_context()!r})"
 
 
 class HopContext:
@@ -52,13 +72,7 @@ class HopContext:
         """Make the hop that `job` will commit the current span of the running context."""
         _job.set(job)
         if self.on:
-            attach(set_span_in_context(NonRecordingSpan(self._span(job)), SpanScope()))
-
-    def _span(self, job: Context) -> SpanContext:
-        trace_id = int(trace_id_of(job.trace_id), 16)
-        flags = TraceFlags.SAMPLED if self._sampler.keeps(trace_id) else TraceFlags.DEFAULT
-        span = int(span_id(job.trace_id, job.seq), 16)
-        return SpanContext(trace_id, span, is_remote=False, trace_flags=TraceFlags(flags))
+            attach(set_span_in_context(_HopSpan(job, self._sampler), _NOTHING))
 
 
 def stamp_ids(
