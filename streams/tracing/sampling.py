@@ -6,9 +6,14 @@ other. `job-state` and `job_history` hold every job whatever is decided.
 
 from __future__ import annotations
 
+from typing import Final
+
+from opentelemetry.context import Context
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, Sampler
 from opentelemetry.trace import TracerProvider as AnyProvider
+
+_NOTHING: Final = Context()
 
 
 class HeadSampler:
@@ -23,7 +28,8 @@ class HeadSampler:
     def keeps(self, trace_id: int) -> bool:
         if self.always or self.never:
             return self.always
-        found = self._sampler.should_sample(None, trace_id, "hop")
+        # Of a root, whatever span is current where this is asked.
+        found = self._sampler.should_sample(_NOTHING, trace_id, "hop")
         return found.decision is Decision.RECORD_AND_SAMPLE
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from streams.tracing.sampling import sampler_from_environment
 
@@ -36,3 +37,15 @@ def test_the_standard_variables_are_obeyed(
     sampler = sampler_from_environment()
     assert (sampler.always, sampler.never) == (always, never)
     assert (sampler.keeps(LOW), sampler.keeps(HIGH)) == (not never, always)
+
+
+def test_the_span_that_is_current_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    sampler = sampler_from_environment()
+    for flags in (TraceFlags.DEFAULT, TraceFlags.SAMPLED):
+        current = NonRecordingSpan(
+            SpanContext(1, 1, is_remote=False, trace_flags=TraceFlags(flags))
+        )
+        with use_span(current):
+            assert (sampler.keeps(LOW), sampler.keeps(HIGH)) == (True, False)
