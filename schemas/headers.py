@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from schemas.ids import trace_id_of, traceparent
+
 Headers = list[tuple[str, bytes]]
 
 CE_SPECVERSION: Final = "ce_specversion"
@@ -72,3 +74,17 @@ def spelled_out(headers: Iterable[tuple[str, bytes | None]]) -> dict[str, bytes 
     seq, _, rest = (found[HOP] or b"").partition(b";")
     born, _, flow = rest.partition(b";")
     return {SEQ: seq, BORN: born, FLOW: flow, **found}
+
+
+def traced(
+    headers: Iterable[tuple[str, bytes | None]], job_id: str, seq: int
+) -> list[tuple[str, bytes | None]]:
+    """`headers` with exactly one TRACEPARENT, the last: that of the job's step `seq`. A foreign one
+    becomes the job's LINK, if it has none yet."""
+    found = list(headers)
+    kept = [each for each in found if each[0] != TRACEPARENT]
+    ours = b"00-%b-" % trace_id_of(job_id).encode()
+    foreign = [v for n, v in found if n == TRACEPARENT and v and not v.startswith(ours)]
+    if foreign and all(name != LINK for name, _ in kept):
+        kept.append((LINK, foreign[-1]))
+    return [*kept, (TRACEPARENT, traceparent(job_id, seq).encode())]

@@ -72,11 +72,14 @@ class Settings(BaseSettings):
     journal_s: float = Field(300.0, gt=0)
     #: An event loop that does not turn for so long is hung: its process ends. 0: never.
     watchdog_s: float = Field(60.0, ge=0)
-    #: Port of /livez and /readyz; 0: none.
+    #: Port of /livez, /readyz and /metrics; 0: none.
     health_port: int = Field(0, ge=0, le=65_535)
     health_host: str = "127.0.0.1"
     #: What shows no progress for so long makes /livez say 503.
     health_stall_s: float = Field(20.0, gt=0)
+    #: Where `handoff trace --open` leads: jaeger, tempo, grafana (`jaeger=https://host` for another
+    #: address), or a URL with `{trace_id}` in it.
+    trace_url: str = "jaeger"
     #: For crash tests: where the process kills itself (see `streams.crashpoints`).
     crash_point: str | None = None
     log_format: str = Field("console", pattern=r"^(console|json)$")

@@ -19,11 +19,15 @@ from streams.config import Settings
 _CHATTY = ("faust", "mode", "aiohttp", "asyncio", "urllib3", "opentelemetry")
 
 
-def configure_logs(settings: Settings) -> None:
-    """Send structlog and stdlib logging to stderr in `settings.log_format`. Safe to repeat."""
+def configure_logs(settings: Settings, *stamps: structlog.typing.Processor) -> None:
+    """Send structlog and stdlib logging to stderr in `settings.log_format`. Safe to repeat.
+
+    Each of `stamps` adds fields to every line.
+    """
     level = getattr(logging, settings.log_level.upper())
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        *stamps,
         structlog.stdlib.add_log_level,
         structlog.stdlib.ExtraAdder(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),

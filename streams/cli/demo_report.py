@@ -24,11 +24,11 @@ from streams.cli.output import (
 from streams.cli.prepare import exports
 from streams.cli.supervise import Say
 from streams.cli.tally import Tally
-from streams.cli.trace import as_json, show
+from streams.cli.trace_view import as_json, show
 from streams.flow import Flow
 from streams.postgres import SyncConn
 from streams.state.queries import counts, effects_of, history
-from streams.trace_view import Waterfall, waterfall
+from streams.state.waterfall import Waterfall, waterfall
 
 _LOG_LINES = 15
 #: Share of the work after which progress is said again where there is no terminal to draw it on.

@@ -9,6 +9,7 @@ import typer
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.config import load_settings
 from streams.logs import configure_logs
+from streams.tracing import stamp_ids
 
 app = typer.Typer(add_completion=False)
 
@@ -32,7 +33,7 @@ def worker(
     health_port: Annotated[
         int | None,
         typer.Option(
-            help="Serve /livez and /readyz at this port (HANDOFF_HEALTH_PORT; 0 is off).",
+            help="Serve /livez, /readyz, /metrics at this port (HANDOFF_HEALTH_PORT; 0 is off).",
             show_default="HANDOFF_HEALTH_PORT, or off",
         ),
     ] = None,
@@ -52,5 +53,5 @@ def worker(
     flow = load_flow(app)
     told = {"slot": slot, "health_port": health_port}
     settings = load_settings(**{name: value for name, value in told.items() if value is not None})
-    configure_logs(settings)
+    configure_logs(settings, stamp_ids)
     raise typer.Exit(run_worker(flow, stages or (), settings))

@@ -55,7 +55,8 @@ def plan_redrive(letter: Letter, names: Names, value: bytes | None = None) -> Re
     if letter.key is not None and letter.key != letter.job.encode():
         headers.append((h.RAW_KEY, letter.key))
         kept = _OF_THE_JOB - {h.RAW_KEY}
-    headers += [x for x in letter.headers if x[0] in kept or not x[0].startswith(h.OURS)]
+    rest = [x for x in letter.headers if x[0] in kept or not x[0].startswith(h.OURS)]
+    headers += h.traced(rest, letter.job, letter.seq)
     topic = names.stage_topic(letter.flow, letter.stage)
     return Redriven(topic, letter.job.encode(), payload, headers)
 

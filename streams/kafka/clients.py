@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, Protocol, cast
 
-from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from streams.config import Settings
@@ -51,6 +51,15 @@ def pull(
     mine = owner(first.partition())
     rest = cast("list[Record]", consumer.consume(max_records - 1, 0) if max_records > 1 else [])
     return [first, *rest] if owner(first.partition()) is mine else rest
+
+
+def known_end(consumer: Consumer, partition: TopicPartition) -> int:
+    """The end of an assigned partition as the last answer to a fetch told it; 0 before the first.
+
+    Asks nobody. Call it in the consumer's own thread.
+    """
+    found = consumer.get_watermark_offsets(partition, cached=True)
+    return max(0, found[1]) if found else 0
 
 
 def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[str, Any]:

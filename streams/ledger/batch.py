@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
 from typing import Generic, TypeVar
 
 Request = TypeVar("Request")
@@ -32,7 +33,8 @@ class Batcher(Generic[Request, Reply]):
         future.add_done_callback(lambda f: f.cancelled() or f.exception())
         self._waiting.append((request, future))
         if self._task is None:
-            self._task = asyncio.create_task(self._run())
+            # It serves many handlers, so it must not run in the context (the hop) of one.
+            self._task = asyncio.create_task(self._run(), context=Context())
         return future
 
     async def drain(self) -> None:

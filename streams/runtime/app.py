@@ -11,6 +11,7 @@ import os
 import secrets
 import tempfile
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,9 +33,11 @@ from streams.runtime.health_server import HealthServer
 from streams.runtime.journal import Journal
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
+from streams.runtime.telemetry import Doubts, lag
 from streams.runtime.timer_service import TimerService
 from streams.runtime.watchdog import Watchdog
 from streams.tracing import configure_tracing, tracing_wanted
+from streams.tracing.metrics import Metrics, MetricsPush, metrics_wanted
 
 log = structlog.get_logger(__name__)
 
@@ -118,11 +121,13 @@ class Parts:
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
         self._journal = Journal(self._pool, settings, self._incarnation)
         self._channels: dict[str, TopicChannel] = {}
+        self._metrics = Metrics()
+        self._push = MetricsPush(self._metrics) if metrics_wanted() else None
         self._worker = f"{settings.slot}.{self._incarnation}"
         self.services = self._make(flow, wanted)
         self.vitals = Vitals(self._worker, {s.name: s.facts for s in self.services})
         self._watchdog = Watchdog(settings.watchdog_s, self.vitals)
-        self._health = HealthServer(self.vitals, settings, self._pool)
+        self._health = HealthServer(self.vitals, settings, self._pool, self._metrics)
         # The projector's worker, since there is one wherever there is a database to look after.
         projects = any(s.name == PROJECTOR for s in self.services)
         self._pruner = Pruner(self._pool, settings) if projects else None
@@ -134,7 +139,9 @@ class Parts:
         services: list[AgentService] = []
         for name in wanted or every:
             if name == PROJECTOR:
-                services.append(ProjectorService(self.settings, self._pool))
+                counts = self._push is not None or self.settings.health_port
+                metrics = self._metrics if counts else None
+                services.append(ProjectorService(self.settings, self._pool, metrics))
             elif name == TIMERS:
                 services.append(TimerService(self.settings, self._pool))
             elif name == TRACER:
@@ -161,6 +168,7 @@ class Parts:
         configure_tracing()
         loop = asyncio.get_running_loop()
         await self._pool.open()
+        self._measure(loop)
         if self.settings.health_port:
             self._health.start()
         await self._ledger.open()
@@ -180,8 +188,18 @@ class Parts:
         self.vitals.started = True
         log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
 
+    def _measure(self, loop: asyncio.AbstractEventLoop) -> None:
+        for service in self.services:
+            if isinstance(service, StageService):
+                self._metrics.gauge(partial(lag, service.ownership))
+            elif service.name == PROJECTOR:
+                self._metrics.gauge(Doubts(self._pool, self.settings, loop))
+        if self._push is not None:
+            self._push.start()
+
     def _facts(self) -> dict[str, Any]:
-        topics = [s.topic for s in self.services]
+        # Projector and tracer read one topic; Kafka refuses a name that stands twice.
+        topics = sorted({s.topic for s in self.services})
         with admin_client(self.settings) as admin:
             facts = describe_topics(self.settings, admin, topics)
         missing = [t for t in topics if t not in facts]
@@ -194,6 +212,8 @@ class Parts:
         if self._pruner is not None:
             await self._pruner.stop()
         await asyncio.gather(*(s.stop() for s in self.services))
+        if self._push is not None:
+            await asyncio.to_thread(self._push.stop)
         await self._journal.close(clean=clean)
         await self._ledger.close()
         await asyncio.to_thread(self._health.stop)

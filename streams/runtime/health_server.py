@@ -1,4 +1,4 @@
-"""Serves `/livez` and `/readyz` and asks after Kafka and Postgres, in threads of its own."""
+"""Serves `/livez`, `/readyz` and `/metrics`; asks after Kafka and Postgres, in its own threads."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from streams.errors import BadSetup, HandoffError
 from streams.kafka import cluster_answers, reading_consumer
 from streams.postgres import Pool, pooled
 from streams.runtime.health import Dependency, Health, Report, Vitals
+from streams.tracing.metrics import CONTENT_TYPE, Metrics, prometheus_text
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +34,8 @@ _LONGEST_PAUSE_S: Final = 2.0
 class HealthServer:
     """Runs from `start` to `stop`; both may be called in the event loop."""
 
-    def __init__(self, vitals: Vitals, settings: Settings, pool: Pool) -> None:
-        self._settings = settings
+    def __init__(self, vitals: Vitals, settings: Settings, pool: Pool, metrics: Metrics) -> None:
+        self._settings, self._metrics = settings, metrics
         self._health = Health(vitals, settings.health_stall_s)
         self._inquiry = Inquiry(vitals, settings, pool)
         self._server: ThreadingHTTPServer | None = None
@@ -49,7 +50,7 @@ class HealthServer:
         where = (self._settings.health_host, self._settings.health_port)
         answers = {"/livez": self._health.live, "/readyz": self._health.ready}
         try:
-            self._server = _Server(where, _handler(answers))
+            self._server = _Server(where, _handler(answers, self._metrics))
         except OSError as e:
             raise BadSetup(
                 f"The health of this worker cannot be served at {where[0]}:{where[1]}: "
@@ -58,7 +59,7 @@ class HealthServer:
             ) from e
         Thread(target=self._server.serve_forever, name="health", daemon=True).start()
         self._inquiry.start()
-        log.info("health", address=f"http://{where[0]}:{self.port}", paths=list(answers))
+        log.info("health", address=f"http://{where[0]}:{self.port}", paths=[*answers, "/metrics"])
 
     def stop(self) -> None:
         self._inquiry.stop()
@@ -137,19 +138,29 @@ class _Server(ThreadingHTTPServer):
         log.debug("health_request_failed", client=client_address, exc_info=True)
 
 
-def _handler(answers: dict[str, Callable[[], Report]]) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    answers: dict[str, Callable[[], Report]], metrics: Metrics
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _REQUEST_TIMEOUT_S
 
         def do_GET(self) -> None:
-            answer = answers.get(self.path.partition("?")[0])
-            if answer is None:
-                self.send_error(HTTPStatus.NOT_FOUND, explain="There are /livez and /readyz.")
-                return
-            report = answer()
-            body = orjson.dumps(report.json(), option=orjson.OPT_APPEND_NEWLINE)
-            self.send_response(HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE)
-            self.send_header("Content-Type", "application/json")
+            path = self.path.partition("?")[0]
+            if path == "/metrics":
+                text = prometheus_text(metrics.collect()).encode()
+                self._answer(HTTPStatus.OK, CONTENT_TYPE, text)
+            elif (judge := answers.get(path)) is not None:
+                report = judge()
+                status = HTTPStatus.OK if report.ok else HTTPStatus.SERVICE_UNAVAILABLE
+                body = orjson.dumps(report.json(), option=orjson.OPT_APPEND_NEWLINE)
+                self._answer(status, "application/json", body)
+            else:
+                there = "There are /livez, /readyz and /metrics."
+                self.send_error(HTTPStatus.NOT_FOUND, explain=there)
+
+        def _answer(self, status: HTTPStatus, content_type: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

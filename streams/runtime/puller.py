@@ -16,6 +16,7 @@ from streams.kafka import (
     Record,
     TopicFacts,
     TopicPartition,
+    known_end,
     pull,
 )
 from streams.offsets import decode_map, suspects_end_of
@@ -33,6 +34,8 @@ _BATCH_RECORDS = 1_000
 #: Back-pressure that lasts longer is told to Kafka: `pause` throws away what was prefetched.
 _PAUSE_AFTER_S = 1.0
 _METADATA_EVERY_S = 1.0
+#: Offsets at the end of a partition that may be markers of transactions, and no more than that.
+_MARKERS = 8
 #: Longer than a dead predecessor's transaction can keep its offsets unstable.
 _COMMITTED_TIMEOUT_S = 60.0
 #: A tracker remembers nine bytes for each record past an unfinished head.
@@ -68,6 +71,10 @@ class Puller(PollingThread):
         #: Dropped, and perhaps in a transaction whose end is not known yet.
         self._unresolved: list[Tracker] = []
         self._metadata_at = 0.0
+        #: Once for each look at the partitions' ends the next batch tells how old it is.
+        self._age_due = False
+        #: End and position of each partition at the last look.
+        self._looked: dict[int, tuple[int, int]] = {}
 
     def quiesce(self) -> None:
         """Take no further records; the consumer stays a member until `stop`."""
@@ -78,6 +85,7 @@ class Puller(PollingThread):
         self._commits.rescue()
         if now - self._metadata_at > _METADATA_EVERY_S:
             self._refresh_metadata(consumer)
+            self.look_ahead(consumer)
         room = 0 if self._quiet or self._window_full() else self._budget.room()
         if room <= 0:
             self._hold(consumer, now)
@@ -102,6 +110,10 @@ class Puller(PollingThread):
                 if number is not None:
                     deliveries.append(Delivery(message, tracker, number, polled_us))
         if deliveries:
+            if self._age_due:
+                self._age_due = False
+                for d in {d.tracker: d for d in deliveries}.values():
+                    d.tracker.newest_us = d.produced_us
             reach("poll.delivered")
             self._budget.take(deliveries)
             self._deliver(deliveries)
@@ -135,6 +147,24 @@ class Puller(PollingThread):
         self._metadata_at = time.monotonic()
         with self._ownership.lock:
             self._ownership.metadata = metadata
+
+    def look_ahead(self, consumer: Consumer) -> None:
+        """Write down for others how far each partition is behind; for the polling thread."""
+        with self._ownership.lock:
+            for tracker in self._ownership.trackers.values():
+                self._measure(consumer, tracker)
+        self._age_due = True
+
+    def _measure(self, consumer: Consumer, tracker: Tracker) -> None:
+        """How far it is behind, by the last answer to a fetch: no request is made."""
+        end = known_end(consumer, TopicPartition(tracker.topic, tracker.partition))
+        seen = (end, tracker.position)
+        tracker.behind = max(0, end - tracker.position)
+        still = self._looked.get(tracker.partition) == seen and self._full_since is None
+        if still and tracker.behind <= _MARKERS:
+            # It was asked for and did not come: markers, which are no records.
+            tracker.behind = 0
+        self._looked[tracker.partition] = seen
 
     def on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._resolve(while_away=True)

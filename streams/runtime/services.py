@@ -92,13 +92,13 @@ class StageService:
         self._loop: StageLoop | None = None
         self._commits: GroupCommit | None = None
         self._puller: Puller | None = None
-        self._ownership = Ownership()
+        self.ownership = Ownership()
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
         settings = self._settings
         if self._stage.prepare is not None:
             await asyncio.to_thread(self._stage.prepare)
-        group, ownership = self.group, self._ownership
+        group, ownership = self.group, self.ownership
         member = settings.names.member(group, settings.slot)
         event_loop = asyncio.get_running_loop()
         journal = StageJournal(
@@ -163,8 +163,8 @@ class StageService:
     def account(self) -> Account:
         if self._loop is None:
             return Account()
-        with self._ownership.lock:
-            read = {str(p): t.position for p, t in self._ownership.trackers.items()}
+        with self.ownership.lock:
+            read = {str(p): t.position for p, t in self.ownership.trackers.items()}
         return told(self._loop.paused, {**self._loop.held(), "read": read})
 
     async def stop(self) -> None:

@@ -176,17 +176,14 @@ class StageLoop:
     def _attempt_inline(self, d: Delivery) -> float | None:
         """One run; seconds until the next, or None when `d.result` is final."""
         job = self._runs.begin(d)
-        token = self._hop_context.enter(job.traceparent) if self._hop_context.on else None  # 2
         try:
-            outcome = self._handler(d.model, job)
+            outcome = self._hop_context.call(self._handler, d.model, job)  # 2
             self._runs.conclude(d, outcome)
         except KeyboardInterrupt:
             raise
         except BaseException as e:
             return self._runs.judge(d, e)
         finally:
-            if token is not None:
-                self._hop_context.leave(token)
             if self._pause.probe is d:
                 self._pause.passed(d)
         return None
@@ -223,7 +220,9 @@ class StageLoop:
                 self._leave(d)
             elif self._is_async:
                 self._running += 1
-                d.task = asyncio.get_running_loop().create_task(self._run_concurrent(d))
+                # Often called by a run that has just ended: its context must not be inherited.
+                run, context = self._run_concurrent(d), self._hop_context.fresh()
+                d.task = asyncio.get_running_loop().create_task(run, context=context)
             else:
                 inline += 1
                 wait_s = self._attempt_inline(d)
@@ -245,9 +244,7 @@ class StageLoop:
 
     async def _run_concurrent(self, d: Delivery) -> None:
         job = self._runs.begin(d)
-        # The task has a context of its own, so there is nothing to leave afterwards.
-        if self._hop_context.on:
-            self._hop_context.enter(job.traceparent)  # 2
+        self._hop_context.enter(job)  # 2
         wait_s: float | None = None
         self._time_limit.start(d)
         try:

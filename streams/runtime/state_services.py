@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 import structlog
-from pydantic import ValidationError
 
-from schemas.state import JobState
 from streams.config import Settings
 from streams.errors import BadWorld
 from streams.kafka import Record, TopicFacts
@@ -17,11 +15,14 @@ from streams.positions import Moved
 from streams.postgres import Pool
 from streams.runtime.account import Account, told
 from streams.runtime.health import AgentFacts
+from streams.runtime.records import now_us
 from streams.runtime.services import Fail, Put
 from streams.runtime.state_reader import Batch, PositionReader
+from streams.runtime.telemetry import count_steps
 from streams.state.fold import StateRecord
 from streams.state.projector import Projection, state_record
-from streams.tracing import SpanSink, TracerPositions
+from streams.tracing import SpanSink, TracerPositions, read_hop
+from streams.tracing.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
@@ -112,8 +113,10 @@ class ProjectorService(_StateService):
     name = "projector"
     help = "Fold job-state into Postgres (jobs, job_history)."
 
-    def __init__(self, settings: Settings, pool: Pool) -> None:
+    def __init__(self, settings: Settings, pool: Pool, metrics: Metrics | None = None) -> None:
+        """With `metrics`, what is applied is counted there."""
         super().__init__(settings, pool, settings.names.projector_group)
+        self._metrics = metrics
         self._projection: Projection | None = None
 
     def _open(self, facts: TopicFacts) -> Callable[[], Awaitable[dict[int, int]]]:
@@ -124,7 +127,9 @@ class ProjectorService(_StateService):
 
     async def _do(self, batch: Batch[StateRecord]) -> None:
         assert self._projection is not None
-        await self._projection.apply(batch.records, batch.moves)
+        applied = await self._projection.apply(batch.records, batch.moves)
+        if self._metrics is not None:
+            count_steps(self._metrics, applied.steps, now_us())
 
 
 class TracerService(_StateService):
@@ -144,20 +149,12 @@ class TracerService(_StateService):
 
     async def _do(self, batch: Batch[StateRecord]) -> None:
         assert self._positions is not None
-        states = [s for r in batch.records if (s := _parse(r.value)) is not None]
-        await asyncio.to_thread(self._sink.export, states)
+        await asyncio.to_thread(self._export, batch.records)
         await self._positions.advance({m.partition: m.to_offset for m in batch.moves})
+
+    def _export(self, records: Sequence[StateRecord]) -> None:
+        self._sink.export([hop for r in records if (hop := read_hop(r.value)) is not None])
 
     async def stop(self) -> None:
         await super().stop()
         self._sink.close()
-
-
-def _parse(value: bytes | None) -> JobState | None:
-    """None for tombstones and for what is no state: the projector keeps and reports those."""
-    if value is None:
-        return None
-    try:
-        return JobState.model_validate_json(value)
-    except ValidationError:
-        return None

@@ -62,6 +62,10 @@ class Tracker:
         #: Records up to here are suspects, since a tool moved the group; -1: none. None while it
         #: is yet to be looked up. Commits carry it until the head has passed it.
         self.horizon: int | None = None if was_reset else suspects_end - 1
+        #: For others to see, looked up now and then by the polling thread: offsets up to the end of
+        #: the partition that are not read, and the timestamp (epoch) of a record read last.
+        self.behind = 0
+        self.newest_us = 0
         self._position = head
         self._carried = list(finished)
         # Flags and offsets of deliveries from number `_base` on; both grow with the distance
@@ -83,6 +87,11 @@ class Tracker:
     def window(self) -> int:
         """Records between head and read position: what the tracker must remember."""
         return len(self._flags)
+
+    @property
+    def unfinished(self) -> int:
+        """Records delivered and not committed."""
+        return self._flags.count(_UNFINISHED)
 
     def deliver(self, offset: int) -> int | None:
         """Number of the record at `offset`, or None if it was finished in an earlier life."""

@@ -37,6 +37,8 @@ class Applied:
     rejected: tuple[Rejected, ...]
     #: Next offset of each partition that moved.
     positions: dict[int, int]
+    #: The valid records, as rows.
+    steps: Sequence[Step] = ()
 
 
 def state_record(topic: TopicFacts, message: Record) -> StateRecord:
@@ -126,6 +128,7 @@ class Projection:
             tombstones=folded.tombstones,
             rejected=tuple(folded.rejected),
             positions={m.partition: m.to_offset for m in moves},
+            steps=folded.steps,
         )
 
     def _check(self, records: Sequence[StateRecord], moves: Sequence[Move]) -> None:

@@ -61,7 +61,8 @@ def returned_headers(
 ) -> list[tuple[str, bytes | None]]:
     """Headers of the record that comes back to do step `seq` + 1, having spent `attempts` runs.
 
-    Those that it had `before` follow ours, so that a dead letter is complete, its raw key included.
+    Those that it had `before` follow ours, so that a dead letter is complete, its raw key included;
+    its `traceparent` gives way to that of step `seq`, a foreign one is kept as `handoff_link`.
     """
     ours: list[tuple[str, bytes | None]] = [
         (h.TIMER, kind),
@@ -72,9 +73,8 @@ def returned_headers(
     ]
     if raw_key is not None and raw_key != job:
         ours.append((h.RAW_KEY, raw_key))
-    return ours + [
-        each for each in before if not each[0].startswith(h.OURS) or each[0] in _OF_THE_JOB
-    ]
+    kept = [x for x in before if not x[0].startswith(h.OURS) or x[0] in _OF_THE_JOB]
+    return ours + h.traced(kept, job.decode(), seq)
 
 
 def encode(timer: Timer, topic: str) -> tuple[str, bytes, bytes | None, Any]:

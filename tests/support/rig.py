@@ -56,6 +56,8 @@ class Rig:
         self._folder = folder
         self._stack = ExitStack()
         self.workers: list[Worker] = []
+        #: Of the environment of workers that are started from now on.
+        self.variables: dict[str, str] = {}
         self._logs: dict[tuple[str, bool], TopicLog] = {}
 
     def __enter__(self) -> Self:
@@ -91,7 +93,7 @@ class Rig:
             self._folder / f"worker-{len(self.workers)}.log",
             *stages,
             app=app,
-            variables={SOCKET_VARIABLE: str(self.target.socket)},
+            variables={SOCKET_VARIABLE: str(self.target.socket), **self.variables},
         )
         self.workers.append(worker)
         return worker

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from schemas.state import HopTiming, JobError, Status
-from streams.cli.trace import as_json, show
+from streams.cli.trace_view import as_json, show
 from streams.state.views import Effect, Hop
-from streams.trace_view import COMPRESSED, QUEUED, WORKING, Axis, took_us, waterfall
+from streams.state.waterfall import COMPRESSED, QUEUED, WORKING, Axis, took_us, waterfall
 
 JOB = "4bf92f3577b34da6a3ce929d0e0e4736"
 START = 1_700_000_000_000_000
@@ -57,8 +57,9 @@ def hop(
     )
 
 
-def effect(stage: str, settled: bool = True) -> Effect:
-    claimed = datetime(2026, 1, 1, tzinfo=UTC)
+def effect(stage: str, settled: bool = True, claimed_ms: int = 1) -> Effect:
+    """`claimed_ms` after the job's birth."""
+    claimed = datetime.fromtimestamp(START / 1e6, UTC) + timedelta(milliseconds=claimed_ms)
     return Effect(
         key=f"{JOB}:{stage}:0:reply",
         trace_id=JOB,
@@ -76,10 +77,11 @@ def effect(stage: str, settled: bool = True) -> Effect:
     )
 
 
-def drawn(hops: list[Hop], effects: list[Effect] | None = None) -> str:
+def drawn(hops: list[Hop], effects: list[Effect] | None = None, now_ms: int | None = None) -> str:
     console = Console(width=140, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
-        show(waterfall(hops, effects or ()), console)
+        now_us = None if now_ms is None else START + 1_000 * now_ms
+        show(waterfall(hops, effects or (), now_us), console)
     return console.export_text()
 
 
@@ -132,6 +134,50 @@ def test_effects_and_errors_stand_below_their_hop() -> None:
     assert "rejected: no such [desk]" in text
     assert "5 attempts" in text
     assert "failed" in text
+
+
+def test_an_effect_stands_once_below_the_step_that_claimed_it() -> None:
+    hops = [
+        hop(1, "act", 0, 10, 20, 21, status=Status.FAILED),
+        hop(2, "act", 500, 510, 520, 521, status=Status.DONE),
+    ]
+    early, late, later = (effect("act", claimed_ms=ms) for ms in (15, 515, 900))
+    lanes = waterfall(hops, [early, late, later]).lanes
+    assert [lane.effects for lane in lanes] == [(early,), (late, later)]
+
+
+def test_the_step_under_way_is_drawn_with_its_effects() -> None:
+    hops = [hop(1, "a", 0, 1, 2, 3, to=("act",))]
+    begun = effect("act", settled=False, claimed_ms=900)
+    story = waterfall(hops, [begun], START + 5_000_000)
+    assert story.pending is not None
+    assert (story.pending.seq, story.pending.effects) == (2, (begun,))
+    assert story.total_us == 5_000_000
+    text = drawn(hops, [begun], now_ms=5_000)
+    assert "2 act" in text
+    assert "handed on 5 s ago" in text
+    assert "not committed" in text
+    assert "↳ reply" in text
+
+
+def test_a_job_that_has_ended_has_no_step_under_way() -> None:
+    last = hop(1, "a", 0, 1, 2, 3, status=Status.DONE, to=())
+    assert waterfall([last], now_us=START + 10**9).pending is None
+
+
+def test_timers_dead_letters_and_redrives_are_said_with_their_waits() -> None:
+    failed = JobError(kind="ValueError", message="no")
+    hops = [
+        hop(1, "a", 0, 1, 2, 3, status=Status.WAITING, to=(), error=failed),
+        hop(2, "a", 60_003, 60_004, 60_005, 60_006, status=Status.FAILED, to=(), error=failed),
+        hop(3, "a", 90_006, 90_007, 90_008, 90_009, status=Status.DONE, to=()),
+    ]
+    text = drawn(hops)
+    assert "60 s until its timer had returned it" in text
+    assert "30 s until it was redriven" in text
+    assert f"handoff dlq show {JOB}" in text
+    assert "waits for a person" in text
+    assert "are not drawn" in text
 
 
 def test_an_unsettled_effect_has_no_duration() -> None:

@@ -22,6 +22,8 @@ HAND_OFF: list[Header] = [
     ("x-null", None),
     ("tenant", b"again"),
 ]
+#: Of the record that redrives the letter's step, 2.
+TRACED: Header = (h.TRACEPARENT, f"00-{JOB}-4bf92f3577b30003-01".encode())
 
 
 def planned(found: Letter, value: bytes | None = None, names: Names = NAMES) -> Redriven:
@@ -38,7 +40,8 @@ def test_a_redriven_record_is_the_original_under_the_jobs_id() -> None:
         (h.SEQ, b"2"),
         (h.FLOW, b"mail"),
         (h.BORN, b"1760000000000001"),
-        *HAND_OFF[3:],
+        *HAND_OFF[4:],
+        TRACED,
     ]
 
 
@@ -49,6 +52,7 @@ def test_a_short_hand_off_gives_its_birth_and_loses_its_own_step() -> None:
         (h.FLOW, b"mail"),
         (h.BORN, b"1760000000000001"),
         ("tenant", b"acme"),
+        TRACED,
     ]
 
 
@@ -56,11 +60,12 @@ def test_a_raw_key_that_is_not_the_jobs_id_survives_every_round() -> None:
     headers: list[Header] = [(h.RAW_KEY, b"forged"), ("tenant", b"acme")]
     first = planned(letter(headers, key=b"order-17"))
     assert first.key == JOB.encode()
-    assert first.headers[4:] == [(h.RAW_KEY, b"order-17"), ("tenant", b"acme")]
+    assert first.headers[4:] == [(h.RAW_KEY, b"order-17"), ("tenant", b"acme"), TRACED]
     record = FakeRecord([*first.headers, *told(seq="3")], key=first.key)
     again = planned(read_letter(record, TOPIC_ID, NAMES))
-    assert again.headers[4:] == first.headers[4:]
-    assert planned(letter([("tenant", b"acme")], key=None)).headers[4:] == [("tenant", b"acme")]
+    assert again.headers[4:-1] == first.headers[4:-1]
+    keyless = planned(letter([("tenant", b"acme")], key=None))
+    assert keyless.headers[4:] == [("tenant", b"acme"), TRACED]
 
 
 def test_an_edited_payload_takes_the_place_of_the_original() -> None:
@@ -71,7 +76,7 @@ def test_an_edited_payload_takes_the_place_of_the_original() -> None:
 def test_a_job_without_a_usable_birth_was_born_when_its_record_came(born: bytes | None) -> None:
     plan = planned(letter([(h.BORN, born), (h.LINK, b"00-a-b-01")]))
     assert dict(plan.headers)[h.BORN] == b"1760000000123000"
-    assert plan.headers[-1] == (h.LINK, b"00-a-b-01")
+    assert plan.headers[-2] == (h.LINK, b"00-a-b-01")
     assert dict(planned(letter(timestamp="never")).headers)[h.BORN] == b"1760000100000000"
 
 
@@ -83,7 +88,7 @@ def test_what_speaks_of_an_earlier_delivery_is_left_behind() -> None:
         (h.DLQ_JOB, b"forged"),
     ]
     names = [name for name, _ in planned(letter([*stale, *HAND_OFF])).headers]
-    assert names == [h.REDRIVE, h.SEQ, h.FLOW, h.BORN, *(n for n, _ in HAND_OFF[3:])]
+    assert names == [h.REDRIVE, h.SEQ, h.FLOW, h.BORN, *(n for n, _ in HAND_OFF[4:]), h.TRACEPARENT]
 
 
 HEADERS = st.lists(
@@ -101,7 +106,7 @@ def test_a_record_does_not_grow_from_round_to_round(headers: list[Header]) -> No
     record = FakeRecord([*first.headers, *told(seq="3")], value=first.value)
     second = planned(read_letter(record, TOPIC_ID, NAMES))
     assert [n for n, _ in second.headers] == [n for n, _ in first.headers]
-    assert second.headers[2:] == first.headers[2:]
+    assert second.headers[2:-1] == first.headers[2:-1]
     assert second.headers[1] == (h.SEQ, b"3")
 
 

@@ -26,10 +26,15 @@ class FakeConsumer:
 
     def __init__(self) -> None:
         self.asked: list[str] = []
+        self.end = -1001
 
     def committed(self, partitions: list[TopicPartition], _: float) -> list[TopicPartition]:
         metadata = encode_map(TOPIC_ID, 0, [])
         return [TopicPartition(p.topic, p.partition, 0, metadata) for p in partitions]
+
+    def get_watermark_offsets(self, _: TopicPartition, cached: bool) -> tuple[int, int]:
+        assert cached, "it asks the broker"
+        return (0, self.end)
 
     def consumer_group_metadata(self) -> str:
         return "metadata"
@@ -135,6 +140,26 @@ def test_what_comes_back_flows_although_it_was_paused_when_it_was_lost(setting: 
     setting.commits.resolved.set()
     setting.puller.on_assign(setting.consumer, [PARTITION])
     assert setting.consumer.asked == ["incremental_assign", "resume"]
+
+
+def test_what_a_partition_is_behind_is_told_but_for_markers_at_its_end(setting: Setting) -> None:
+    puller, consumer, tracker = setting.puller, setting.consumer, setting.tracker
+
+    def behind() -> int:
+        puller.look_ahead(consumer)
+        return tracker.behind
+
+    assert behind() == 0, "before the first fetch nothing is known"
+    consumer.end = 3
+    assert behind() == 3
+    tracker.deliver(0)
+    tracker.deliver(1)
+    assert behind() == 1
+    assert behind() == 0, "asked for and not delivered: a marker"
+    consumer.end = 4
+    assert behind() == 2
+    consumer.end = 1_000
+    assert [behind(), behind()] == [998, 998], "more than markers"
 
 
 def test_what_comes_while_there_is_no_room_is_paused(setting: Setting) -> None:

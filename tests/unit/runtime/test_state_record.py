@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from schemas import headers as h
+from schemas.ids import traceparent
 from schemas.state import JobError, JobState, Status
 from streams import Context, Done, Flow, stage
 from streams.config import load_settings
@@ -99,7 +100,8 @@ def test_a_wait_is_a_state_with_its_time_and_a_timer_that_brings_the_record_back
     assert isinstance(timer, Timer)
     # Rounded up: never before its time.
     assert (timer.due_ms, timer.return_topic) == (1_700_000_061_235, "mail.classify")
-    assert timer.headers[-2:] == tuple(headers)
+    assert timer.headers[-3:-1] == tuple(headers)
+    assert timer.headers[-1] == (h.TRACEPARENT, traceparent(d.job_id, d.seq).encode())
 
     back = delivery(make_tracker(), FakeMessage(value, key, list(timer.headers), offset=18))
     back.identify(b"mail")

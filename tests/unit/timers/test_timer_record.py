@@ -94,7 +94,8 @@ def test_no_record_at_all_makes_the_timekeeper_stumble(
 
 
 def test_a_returned_record_says_what_it_is_and_keeps_the_rest() -> None:
-    before = [(h.SEQ, b"3"), ("x", b"1"), (h.CE_TYPE, b"mail.classified"), ("x", None)]
+    old = (h.TRACEPARENT, f"00-{JOB}-4bf92f3577b30004-01".encode())
+    before = [(h.SEQ, b"3"), ("x", b"1"), old, (h.CE_TYPE, b"mail.classified"), ("x", None)]
     found = returned_headers(
         before,
         kind=b"retry",
@@ -115,6 +116,7 @@ def test_a_returned_record_says_what_it_is_and_keeps_the_rest() -> None:
         ("x", b"1"),
         (h.CE_TYPE, b"mail.classified"),
         ("x", None),
+        (h.TRACEPARENT, f"00-{JOB}-4bf92f3577b30005-01".encode()),
     ]
     again = returned_headers(
         found,
@@ -127,5 +129,16 @@ def test_a_returned_record_says_what_it_is_and_keeps_the_rest() -> None:
         job=JOB.encode(),
     )
     assert [n for n, _ in again].count(h.TIMER) == 1
+    assert [v for n, v in again if n == h.TRACEPARENT] == [f"00-{JOB}-4bf92f3577b30006-01".encode()]
     assert dict(again)[h.RAW_KEY] == b"customer-7", "the raw key survives a second wait"
     assert dict(again)[h.ATTEMPT] == b"3"
+
+
+def test_a_foreign_traceparent_becomes_the_link_and_stays_it() -> None:
+    foreign = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    first = h.traced([("x", b"1"), (h.TRACEPARENT, foreign)], JOB, 1)
+    ours = (h.TRACEPARENT, f"00-{JOB}-4bf92f3577b30002-01".encode())
+    assert first == [("x", b"1"), (h.LINK, foreign), ours]
+    assert h.traced(first, JOB, 1) == first
+    other = (h.TRACEPARENT, foreign[:-1] + b"0")
+    assert h.traced([*first[:2], other, other], JOB, 1) == first

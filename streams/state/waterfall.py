@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from schemas.state import Status
 from streams.state.views import Effect, Hop
 
 #: A stretch in which nothing works is drawn at most this share of all work long.
@@ -31,6 +32,10 @@ class Lane:
     finished_us: int
     committed_us: int
     effects: tuple[Effect, ...] = ()
+    #: How the step before ended, and how long after it this one's record was written: until a timer
+    #: was due, or until somebody redrove the job. None and 0 for the first step.
+    after: Status | None = None
+    gap_us: int = 0
 
     @property
     def queued_us(self) -> int:
@@ -46,6 +51,17 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """The step that a running job is to do next: handed on, queued or in work, not committed."""
+
+    seq: int
+    stages: tuple[str, ...]
+    since_us: int
+    now_us: int
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Waterfall:
     """All known steps of one job, by seq."""
 
@@ -54,38 +70,89 @@ class Waterfall:
     status: str
     born_us: int
     lanes: tuple[Lane, ...]
+    pending: Pending | None = None
 
     @property
     def total_us(self) -> int:
-        return max(lane.committed_us for lane in self.lanes) - self.born_us
+        """From the job's birth to its last commit, or until now where it is under way."""
+        ends = [lane.committed_us for lane in self.lanes]
+        if self.pending is not None:
+            ends.append(self.pending.now_us)
+        return max(ends) - self.born_us
 
 
-def waterfall(history: Sequence[Hop], effects: Iterable[Effect] = ()) -> Waterfall:
-    """The story of one job from all its hops (at least one) and its rows of the ledger."""
+def waterfall(
+    history: Sequence[Hop], effects: Iterable[Effect] = (), now_us: int | None = None
+) -> Waterfall:
+    """The story of one job from all its hops (at least one) and its rows of the ledger.
+
+    With `now_us` the step that a running job has yet to commit is part of it.
+    """
     hops = sorted(history, key=lambda h: (h.seq, h.committed_us))
-    of_stage: dict[str, list[Effect]] = {}
-    for effect in effects:
-        of_stage.setdefault(effect.stage, []).append(effect)
-    lanes = tuple(_lane(hop, tuple(of_stage.get(hop.stage, ()))) for hop in hops)
+    lanes = [_lane(hop) for hop in hops]
+    last = lanes[-1]
+    pending = None
+    if now_us is not None and last.hop.status is Status.RUNNING:
+        now_us = max(now_us, last.committed_us)
+        pending = Pending(last.hop.seq + 1, last.hop.to, last.committed_us, now_us)
+    told = _effects_by_step(lanes, pending, effects)
+    before = [None, *lanes]
+    lanes = [
+        replace(
+            lane,
+            effects=tuple(told.get(lane.hop.seq, ())),
+            after=None if previous is None else previous.hop.status,
+            gap_us=0 if previous is None else max(0, lane.produced_us - previous.committed_us),
+        )
+        for lane, previous in zip(lanes, before, strict=False)
+    ]
+    if pending is not None:
+        pending = replace(pending, effects=tuple(told.get(pending.seq, ())))
     born = [hop.timing.born_us for hop in hops if hop.timing is not None]
     return Waterfall(
         job_id=hops[0].trace_id,
         flow=hops[0].flow,
         status=hops[-1].status.value,
         born_us=min([*born, *(lane.produced_us for lane in lanes)]),
-        lanes=lanes,
+        lanes=tuple(lanes),
+        pending=pending,
     )
 
 
-def _lane(hop: Hop, effects: tuple[Effect, ...]) -> Lane:
+def _effects_by_step(
+    lanes: Sequence[Lane], pending: Pending | None, effects: Iterable[Effect]
+) -> dict[int, list[Effect]]:
+    """Each effect once, by the seq of the step of its stage that claimed it.
+
+    A step that was tried again, or redriven, gets its stored answers from the one before.
+    """
+    found: dict[int, list[Effect]] = {}
+    for effect in effects:
+        claimed_us = round(effect.claimed_at.timestamp() * 1e6)
+        steps = [lane for lane in lanes if lane.hop.stage == effect.stage]
+        ended_later = [lane.hop.seq for lane in steps if lane.committed_us >= claimed_us]
+        if ended_later:
+            seq = ended_later[0]
+        elif pending is not None and effect.stage in pending.stages:
+            seq = pending.seq
+        elif steps:
+            # The clocks of Postgres and of the worker differ.
+            seq = steps[-1].hop.seq
+        else:
+            continue
+        found.setdefault(seq, []).append(effect)
+    return found
+
+
+def _lane(hop: Hop) -> Lane:
     if hop.timing is None:
         at = hop.committed_us
-        return Lane(hop, at, at, at, at, effects)
+        return Lane(hop, at, at, at, at)
     # Clocks differ by a little, and Kafka's timestamps have no microseconds: no phase is negative.
     produced = hop.timing.produced_us
     started = max(produced, hop.timing.started_us)
     finished = max(started, hop.timing.finished_us)
-    return Lane(hop, produced, started, finished, max(finished, hop.committed_us), effects)
+    return Lane(hop, produced, started, finished, max(finished, hop.committed_us))
 
 
 def took_us(effect: Effect) -> int | None:
@@ -102,16 +169,21 @@ class Axis:
         marks = {trace.born_us}
         for lane in trace.lanes:
             marks |= {lane.produced_us, lane.started_us, lane.finished_us, lane.committed_us}
+        if trace.pending is not None:
+            marks |= {trace.pending.since_us, trace.pending.now_us}
         self._times = sorted(marks)
         stretches = [(a, b, _busy(trace, a)) for a, b in pairwise(self._times)]
         work = sum(b - a for a, b, busy in stretches if busy)
         limit = max(1.0, work * _IDLE_SHARE)
         self._at = [0.0]
         self._short: list[bool] = []
+        #: What the shortened stretches are longer than they are drawn.
+        self.left_out_us = 0.0
         for start, end, busy in stretches:
             length = float(end - start)
             self._short.append(not busy and length > limit)
             self._at.append(self._at[-1] + (limit if self._short[-1] else length))
+            self.left_out_us += length - limit if self._short[-1] else 0.0
         self._scale = columns / max(self._at[-1], 1.0)
         self._columns = columns
 
@@ -145,6 +217,13 @@ class Axis:
             if end_us > start_us or cell is WORKING:
                 cells[start : max(end, start + 1)] = cell * max(end - start, 1)
         return "".join(cells)
+
+    def waiting_bar(self, pending: Pending) -> str:
+        """The step under way, from its hand-off until now; how much of it is work is not known."""
+        start = min(self.column(pending.since_us), self._columns - 1)
+        width = max(1, self.column(pending.now_us) - start)
+        short = self.shortened(pending.since_us, pending.now_us)
+        return (NOTHING * start + (COMPRESSED if short else QUEUED) * width).ljust(self._columns)
 
 
 def _busy(trace: Waterfall, time_us: int) -> bool:
