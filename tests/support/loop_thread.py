@@ -37,6 +37,10 @@ class LoopThread:
     def close(self, server: asyncio.Server) -> None:
         """End the server and every task, then the loop and its thread."""
         self.run(_end(server))
+        self.stop()
+
+    def stop(self) -> None:
+        """End the loop, in which nothing runs any more, and its thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(TIMEOUT_S)
         self.loop.close()
