@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -97,6 +98,9 @@ def replay(
     rate: Annotated[
         str | None, typer.Option(help="At most so many: 50/s, 20/m; a number is per second.")
     ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", min=1, max=256, help="Processes that run handlers.")
+    ] = 1,
     examples: Annotated[int, typer.Option(min=0, help="To show of each kind.")] = 3,
     app_: App = DEFAULT_APP,
     output: Output = Format.TABLE,
@@ -122,6 +126,8 @@ def replay(
             ignored=ignored,
             rate_per_s=rate_per_s,
             examples=examples,
+            processes=jobs,
+            load=partial(load_flow, app_),
             progress=lambda read, total: progress("the selection", read, total),
         )
         try:

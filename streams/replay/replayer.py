@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Final
 
@@ -16,68 +17,26 @@ from streams.replay.effects import Policy
 from streams.replay.facts import Case
 from streams.replay.lookup import lookup
 from streams.replay.paths import Path
+from streams.replay.pool import Load, Pool
 from streams.replay.report import Report
-from streams.replay.running import StageRunner
 from streams.replay.selection import OfFile, OfLetters, OfTopic, Selection
 from streams.replay.sources import LettersSource, PlacesSource, Source, TopicSource
-from streams.replay.verdict import Came, Judged, judge_case
+from streams.replay.trial import Trial
+from streams.replay.verdict import Judged
 
 #: Told after each batch: how far the source was read, and how far it goes.
 Progress = Callable[[int, int], None]
-#: Most cases that are in memory at once; sources give less.
+#: Cases that are run together: of one process, and of each where there are several.
 _SLICE_CASES: Final = 5_000
-
-
-class Trial:
-    """Runs cases through a flow's stages and judges them, in this process.
-
-    `with Trial(…) as trial: trial.judge(cases)`; the event loop is its own.
-    """
-
-    def __init__(
-        self, flow: Flow, settings: Settings, policy: Policy, ignored: Sequence[Path] = ()
-    ) -> None:
-        self._flow, self._settings, self._policy = flow, settings, policy
-        self._ignored = tuple(ignored)
-        self._runners: dict[str, StageRunner] = {}
-        self._loop = asyncio.Runner()
-
-    def __enter__(self) -> Trial:
-        self._loop.__enter__()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._loop.close()
-
-    def judge(self, cases: Sequence[Case]) -> list[Judged]:
-        """A verdict for each case, in their order."""
-        return self._loop.run(self._judge(cases))
-
-    async def _judge(self, cases: Sequence[Case]) -> list[Judged]:
-        by_stage: dict[str, list[int]] = {}
-        for n, case in enumerate(cases):
-            if case.record is not None and case.step is not None and not case.because:
-                by_stage.setdefault(case.stage, []).append(n)
-        came: dict[int, Came] = {}
-        for stage, numbers in by_stage.items():
-            runner = await self._runner(stage)
-            results = await runner.run([cases[n] for n in numbers])
-            came.update(zip(numbers, results, strict=True))
-        return [judge_case(case, came.get(n), self._ignored) for n, case in enumerate(cases)]
-
-    async def _runner(self, stage: str) -> StageRunner:
-        if stage not in self._runners:
-            made = StageRunner(self._flow, self._flow.stage(stage), self._settings, self._policy)
-            await made.prepare()
-            self._runners[stage] = made
-        return self._runners[stage]
+_PART_CASES: Final = 500
 
 
 class Replayer:
     """Runs what `selection` means through the stages of `flow` and compares.
 
     Reads only. Raises `BadSetup` for a selection that means nothing here, `NoSuchJob`, `BadWorld`
-    when Kafka or Postgres does not answer; nothing is left behind in any case.
+    when Kafka or Postgres does not answer; nothing is left behind in any case. With `processes`
+    above 1 handlers run in so many, each of which loads the flow by `load`.
     """
 
     def __init__(
@@ -91,7 +50,12 @@ class Replayer:
         rate_per_s: float | None = None,
         examples: int = 3,
         progress: Progress = lambda read, total: None,
+        processes: int = 1,
+        load: Load | None = None,
     ) -> None:
+        if processes > 1 and load is None:
+            raise BadSetup("Several processes need `load`: each loads the flow by itself.")
+        self._processes, self._load = processes, load
         self._selection, self._flow, self._settings = selection, flow, settings
         self._policy, self._ignored = effects, ignored
         self._rate_per_s, self._examples, self._progress = rate_per_s, examples, progress
@@ -103,15 +67,39 @@ class Replayer:
         began = time.monotonic()
         with self._opened(report) as (source, of_source):
             settings = of_source or settings
-            with Trial(self._flow, settings, self._policy, self._ignored) as trial:
-                for cases in source.batches():
-                    for part in self._parts(cases):
-                        report.add(trial.judge(part))
-                        self._keep_rate(began, report.total)
-                    self._progress(source.read(), source.total())
+            if self._processes > 1 and self._load is not None:
+                made = Pool(self._processes, self._load, settings, self._policy, self._ignored)
+                with made as pool:
+                    self._run_pool(pool, source, report)
+            else:
+                with Trial(self._flow, settings, self._policy, self._ignored) as trial:
+                    self._run_here(trial, source, report)
             report.remarks += source.remarks
         report.seconds = time.monotonic() - began
         return report
+
+    def _run_here(self, trial: Trial, source: Source, report: Report) -> None:
+        began = time.monotonic()
+        for cases in source.batches():
+            for part in self._parts(cases, _SLICE_CASES):
+                report.add(trial.judge(part))
+                self._keep_rate(began, report.total)
+            self._progress(source.read(), source.total())
+
+    def _run_pool(self, pool: Pool, source: Source, report: Report) -> None:
+        """Verdicts are taken in the order of the cases; what is under way is bounded."""
+        began, given = time.monotonic(), 0
+        under_way: deque[Future[list[Judged]]] = deque()
+        for cases in source.batches():
+            for part in self._parts(cases, _PART_CASES):
+                if len(under_way) >= 3 * self._processes:
+                    report.add(pool.result(under_way.popleft()))
+                under_way.append(pool.judge(part))
+                given += len(part)
+                self._keep_rate(began, given)
+            self._progress(source.read(), source.total())
+        for future in under_way:
+            report.add(pool.result(future))
 
     @contextmanager
     def _opened(self, report: Report) -> Iterator[tuple[Source, Settings | None]]:
@@ -137,8 +125,7 @@ class Replayer:
             else:
                 yield PlacesSource(settings, found, chosen, flow).source(), None
 
-    def _parts(self, cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
-        most = _SLICE_CASES
+    def _parts(self, cases: Sequence[Case], most: int) -> Iterator[Sequence[Case]]:
         if self._rate_per_s is not None:
             most = max(1, min(most, int(self._rate_per_s)))
         for first in range(0, len(cases), most):

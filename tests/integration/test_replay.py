@@ -100,6 +100,8 @@ def test_exactly_the_mails_are_named_whose_label_a_changed_line_turns(
     for each in found["differing"]:
         assert each["differences"] == [{"path": "data.label", "was": "spam", "now": "ham"}]
     assert report(handoff(*command, "--ignore", "data.label"))["all_same"]
+    both = report(handoff(*command, "--jobs", "2"))
+    assert (both["counts"], both["groups"]) == (found["counts"], found["groups"])
 
 
 def test_an_effect_that_never_was_is_named_and_not_called(

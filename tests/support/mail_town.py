@@ -4,6 +4,7 @@ has stopped; and what a replay must leave as it was."""
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,10 +21,11 @@ from tests.support.rig import Rig, job_id
 from tests.support.worker import Worker
 from tests.unit.agents.mails import sample
 
-MAILS = 300
+#: `REPLAY_MAILS=5000` makes more of them.
+MAILS = int(os.environ.get("REPLAY_MAILS", "300"))
 APP = "agents:flow"
 #: Not JSON at all: dead-lettered by `classify`.
-BROKEN = job_id(9_000)
+BROKEN = job_id(900_000)
 
 
 class MailTown:
@@ -38,7 +40,9 @@ class MailTown:
         self.rig = Rig(settings, folder, flow)
         self.desk = Desk()
         self._thread = LoopThread("desk")
-        self.rows: dict[str, Row] = {job_id(n): row for n, row in enumerate(sample()[::9][:MAILS])}
+        rows = sample()
+        # All kinds of mail: the sample begins with one.
+        self.rows: dict[str, Row] = {job_id(n): rows[9 * n % len(rows)] for n in range(MAILS)}
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -55,7 +59,7 @@ class MailTown:
         self.rig.submit(mails, list(self.rows))
         self.rig.submit(mails[:1], list(self.rows)[:1])
         self.rig.put("classify", BROKEN.encode(), b"no mail")
-        self.rig.put("classify", job_id(9_001).encode(), None)
+        self.rig.put("classify", job_id(900_001).encode(), None)
         self.rig.flush()
         self.rig.wait(self._over, "all mails are over, and projected")
         self.rig.wait_drained()

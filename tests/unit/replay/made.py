@@ -13,7 +13,7 @@ from streams.config import Settings
 from streams.flow import Flow
 from streams.replay.effects import Policy
 from streams.replay.facts import Case, KeptEffect, Step, StoredRecord
-from streams.replay.replayer import Trial
+from streams.replay.trial import Trial
 from streams.replay.verdict import Judged
 
 SETTINGS = Settings()
