@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,9 +26,10 @@ from streams.cli.output import (
     print_table,
     result_console,
 )
-from streams.config import load_settings
+from streams.config import Settings, load_settings
 from streams.deadletter.choice import Choice
 from streams.errors import BadSetup
+from streams.logs import configure_logs
 from streams.replay import (
     Judged,
     OfFile,
@@ -49,6 +51,7 @@ app = typer.Typer(add_completion=False)
 
 _VALUE_CHARS = 60
 _SHOWN_DIFFERENCES = 4
+_SHOWN_GROUPS = 20
 _STYLES = {
     Verdict.SAME: "green",
     Verdict.CHANGED: "yellow",
@@ -116,12 +119,14 @@ def replay(
     """
     chosen = _selection(trace, topic, filter_, dlq, from_file, (from_, to, partition))
     ignored = [parse_path(path) for path in ignore or ()]
-    rate_per_s, flow = parse_rate(rate), load_flow(app_)
-    with drawn_progress() as progress:
+    rate_per_s, settings = parse_rate(rate), quiet(load_settings())
+    configure_logs(settings)
+    # What handlers print must not mix with the report.
+    with drawn_progress() as progress, redirect_stdout(sys.stderr):
         call = Replayer(
             chosen,
-            flow,
-            load_settings(),
+            load_flow(app_),
+            settings,
             effects=effects,
             ignored=ignored,
             rate_per_s=rate_per_s,
@@ -141,6 +146,13 @@ def replay(
         show_report(report)
     if not report.all_same:
         raise typer.Exit(BAD_NEWS)
+
+
+def quiet(settings: Settings) -> Settings:
+    """Handlers say again what they said when it happened; only warnings, unless told otherwise."""
+    if "log_level" in settings.model_fields_set:
+        return settings
+    return settings.model_copy(update={"log_level": "warning"})
 
 
 def _selection(
@@ -163,10 +175,11 @@ def _selection(
     if trace is not None:
         return OfTrace(trace)
     if topic is not None:
-        start, end = (parse_bound(x, lambda t: since_when(t, now)) for x in span[:2])
+        start = parse_bound(span[0], lambda t: since_when(t, now, "--from"))
+        end = parse_bound(span[1], lambda t: since_when(t, now, "--to"))
         return OfTopic(topic, start, end, span[2])
     if jobs is not None:
-        found: OfJobs = parse_jobs(jobs, lambda t: since_when(t, now))
+        found: OfJobs = parse_jobs(jobs, lambda t: since_when(t, now, "--filter since="))
         return found
     if letters is not None:
         return OfLetters(Choice() if letters == "all" else parse_filter(letters, now))
@@ -182,7 +195,8 @@ def print_exact_json(value: object) -> None:
 def show_report(report: Report) -> None:
     """For people: kinds of difference with examples, the horizon, one line."""
     console = result_console()
-    for group in report.ordered():
+    groups = report.ordered()
+    for group in groups[:_SHOWN_GROUPS]:
         style = _STYLES[group.verdict]
         console.print(
             Text.assemble(
@@ -192,6 +206,8 @@ def show_report(report: Report) -> None:
         if group.examples and group.verdict is not Verdict.SKIPPED:
             print_table(("job", "step", "record", "was → now"), map(_example, group.examples))
         console.print()
+    if len(groups) > _SHOWN_GROUPS:
+        console.print(f"And {len(groups) - _SHOWN_GROUPS:,} kinds more; -o json has all.")
     if report.redacted:
         console.print("The file was redacted: arguments of effects were not compared.")
     for remark in report.remarks:

@@ -6,6 +6,7 @@ The parent reads and looks up, the children run handlers and compare. Each loads
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +15,7 @@ from multiprocessing import get_context
 from streams.config import Settings
 from streams.errors import BadSetup
 from streams.flow import Flow
+from streams.logs import configure_logs
 from streams.replay.effects import Policy
 from streams.replay.facts import Case
 from streams.replay.paths import Path
@@ -70,6 +72,9 @@ def _begin(load: Load, settings: Settings, policy: Policy, ignored: Sequence[Pat
     global _trial  # noqa: PLW0603 - a process of the pool has one, made when it starts
     # The parent is told, and ends the pool.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What handlers print must not mix with the parent's report.
+    sys.stdout = sys.stderr
+    configure_logs(settings)
     _trial = Trial(load(), settings, policy, ignored).__enter__()
 
 
