@@ -164,6 +164,8 @@ def test_traces_filters_ranges_and_dead_letters_select_what_they_say(
     found = report(handoff("replay", "--topic", "mail.enrich", *span, "-o", "json"))
     assert found["records"] == sum(some[0] <= x < some[1] for x in offsets)
 
+    timed = report(handoff("replay", "--topic", "mail.enrich", "--from", "2h", "-o", "json"))
+    assert (timed["all_same"], timed["records"]) == (True, MAILS)
     none = handoff("replay", "--topic", "mail.enrich", "--to", "2020-01-01")
     assert none.returncode == 1
     assert "No record fits" in none.stdout
@@ -215,10 +217,20 @@ def test_a_job_is_exported_and_replayed_with_no_services(
     assert there["counts"]["new effect"] == 1
 
     hidden = tmp_path / "hidden.json"
-    ran = handoff("export", job, "--to", str(hidden), "--redact", "data.thread_subject")
+    ran = handoff(
+        "export",
+        job,
+        "--to",
+        str(hidden),
+        "--redact",
+        "data.thread_subject",
+        "--redact",
+        "data.body",
+    )
     assert ran.returncode == 0
     (step,) = [s for s in json.loads(hidden.read_text())["steps"] if s["stage"] == "enrich"]
     assert json.loads(step["step"]["data"])["thread_subject"] == "[redacted]"
+    assert json.loads(step["step"]["data"])["body"] == "[redacted]"
     assert json.loads(b64decode(step["record"]["value"]))["subject"] == town.rows[job]["subject"]
     assert {
         e["fingerprint"] for s in json.loads(hidden.read_text())["steps"] for e in s["effects"]
