@@ -220,6 +220,8 @@ def _example(judged: Judged) -> tuple[str, ...]:
     lines = [f"{spell(d.path)}: {short(d.was)} → {short(d.now)}" for d in shown]
     if len(judged.differences) > len(shown):
         lines.append(f"and {len(judged.differences) - len(shown)} more")
+    if judged.message:
+        lines.append(judged.message)
     return judged.job or "-", str(judged.seq or ""), judged.place, "\n".join(lines)
 
 

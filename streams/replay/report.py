@@ -118,6 +118,7 @@ def judged_json(judged: Judged) -> dict[str, Any]:
         "verdict": judged.verdict.value,
         "kind": judged.kind,
         "differences": [difference_json(d) for d in judged.differences],
+        "message": judged.message,
     }
 
 

@@ -53,6 +53,8 @@ class Judged:
     verdict: Verdict
     kind: str = ""
     differences: tuple[Difference, ...] = ()
+    #: What today's code says of its failure; not compared.
+    message: str = ""
 
 
 def judge_case(case: Case, came: Came | None, ignored: Sequence[Path]) -> Judged:
@@ -62,26 +64,38 @@ def judge_case(case: Case, came: Came | None, ignored: Sequence[Path]) -> Judged
         verdict = Verdict.SKIPPED if case.skip else Verdict.UNKNOWN
         return _judged(case, verdict, case.because)
     if came.ended is not None:
-        why, name = came.ended
-        if why is Ended.NEW:
-            found = (Difference(("effects", name), MISSING, "asked for"),)
-            return _judged(case, Verdict.NEW_EFFECT, f"effect {name}", found)
-        if why is Ended.UNKNOWN:
-            return _judged(case, Verdict.UNKNOWN, f"no answer is kept of effect {name}")
-        found = (Difference(("effects", name), "done", "asked for with other arguments"),)
-        return _judged(case, Verdict.CHANGED, f"effect {name}: other arguments", found)
+        return _judge_ended(case, *came.ended)
     left = without(_compare(step, came), ignored)
     if not left:
         return _judged(case, Verdict.SAME)
     failed = any(d.path == ("error", "kind") and d.now is not MISSING for d in left)
-    return _judged(case, Verdict.FAILED if failed else Verdict.CHANGED, kind_of(left), tuple(left))
+    if failed and came.error is not None:
+        said = came.error.message
+        return _judged(case, Verdict.FAILED, kind_of(left), tuple(left), said)
+    return _judged(case, Verdict.CHANGED, kind_of(left), tuple(left))
+
+
+def _judge_ended(case: Case, why: Ended, name: str) -> Judged:
+    """The run was cut off at an effect."""
+    if why is Ended.UNKNOWN:
+        return _judged(case, Verdict.UNKNOWN, f"no answer is kept of effect {name}")
+    path = ("effects", name)
+    if why is Ended.NEW:
+        found = Difference(path, MISSING, "asked for")
+        return _judged(case, Verdict.NEW_EFFECT, f"effect {name}", (found,))
+    found = Difference(path, "done", "asked for with other arguments")
+    return _judged(case, Verdict.CHANGED, f"effect {name}: other arguments", (found,))
 
 
 def _judged(
-    case: Case, verdict: Verdict, kind: str = "", found: tuple[Difference, ...] = ()
+    case: Case,
+    verdict: Verdict,
+    kind: str = "",
+    found: tuple[Difference, ...] = (),
+    message: str = "",
 ) -> Judged:
     job, seq = (case.step.job, case.step.seq) if case.step else ("", 0)
-    return Judged(job, seq, case.stage, case.place, verdict, kind, found)
+    return Judged(job, seq, case.stage, case.place, verdict, kind, found, message)
 
 
 def _compare(step: Step, came: Came) -> list[Difference]:

@@ -126,6 +126,7 @@ def test_what_a_handler_raises_is_judged_as_a_worker_does(error: Exception, kind
     (found,) = judged(flow, case(3))
     assert found.verdict is V.FAILED
     assert f"error.kind: nothing → {kind}" in found.kind
+    assert found.message.endswith("x")
     # Retries in place follow at once: nobody waits.
     assert runs == ([1, 2, 3] if kind == "handler_failed" else [1])
 
