@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,6 +25,8 @@ from tests.unit.agents.mails import sample
 
 #: `REPLAY_MAILS=5000` makes more of them.
 MAILS = int(os.environ.get("REPLAY_MAILS", "300"))
+#: The rig's patience is for so many, not for thousands.
+_FEW = 300
 APP = "agents:flow"
 #: Not JSON at all: dead-lettered by `classify`.
 BROKEN = job_id(900_000)
@@ -45,9 +49,20 @@ class MailTown:
         self.rows: dict[str, Row] = {job_id(n): rows[9 * n % len(rows)] for n in range(MAILS)}
 
     def __enter__(self) -> Self:
-        self._thread.start()
-        self.url = self._thread.run(self.desk.start())
-        self.rig.__enter__()
+        with ExitStack() as stack:
+            self._thread.start()
+            stack.callback(self._thread.stop)
+            self.url = self._thread.run(self.desk.start())
+            stack.callback(lambda: self._thread.run(self.desk.stop()))
+            stack.enter_context(self.rig)
+            self._run_all()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    def _run_all(self) -> None:
         worker = Worker(
             self.settings,
             self._folder / "town.log",
@@ -61,15 +76,15 @@ class MailTown:
         self.rig.put("classify", BROKEN.encode(), b"no mail")
         self.rig.put("classify", job_id(900_001).encode(), None)
         self.rig.flush()
+        for done in range(_FEW, MAILS, _FEW):
+            self.rig.wait(partial(self._are_done, done), f"{done} mails are done")
         self.rig.wait(self._over, "all mails are over, and projected")
         self.rig.wait_drained()
         assert worker.stop() == 0
-        return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.rig.__exit__(*exc)
-        self._thread.run(self.desk.stop())
-        self._thread.stop()
+    def _are_done(self, wanted: int) -> bool:
+        (row,) = self.rig.sql("SELECT count(*) AS done FROM jobs WHERE status = 'done'")
+        return bool(row["done"] >= wanted)
 
     def _over(self) -> bool:
         (row,) = self.rig.sql(
