@@ -41,8 +41,10 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 
 
-def since_when(text: str, now: datetime) -> datetime:
-    """`90s`, `15m`, `2h`, `7d` before `now`, or an ISO 8601 time (UTC unless it says otherwise)."""
+def since_when(text: str, now: datetime, option: str = "--since") -> datetime:
+    """`90s`, `15m`, `2h`, `7d` before `now`, or an ISO 8601 time (UTC unless it says otherwise).
+
+    Raises `BadSetup` that names the `option` which holds neither."""
     ago = _AGO.fullmatch(text)
     if ago:
         return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
@@ -50,7 +52,7 @@ def since_when(text: str, now: datetime) -> datetime:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise BadSetup(
-            f"--since takes 90s, 15m, 2h, 7d or an ISO 8601 time; {text!r} is neither."
+            f"{option} takes 90s, 15m, 2h, 7d or an ISO 8601 time; {text!r} is neither."
         ) from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
