@@ -191,6 +191,8 @@ class Transactor:
                 self._called_at = None
                 given_up = self._given_up
             if given_up:
+                # It knows us, by its log: only the garbage collector would end it.
+                self._producer = None
                 raise GivenUp
 
     def _resolve(self, producer: Producer, error: KafkaError) -> Verdict:

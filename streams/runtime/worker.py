@@ -18,6 +18,8 @@ from streams.runtime.ending import Ending
 
 log = structlog.get_logger(__name__)
 
+_COLLECT_EVERY_S = 60.0
+
 #: Exit codes, as in `handoff worker --help`.
 STOPPED, CRASHED, SETUP, WORLD, FENCED = 0, 1, 2, 3, 4
 
@@ -45,11 +47,20 @@ def _calm_garbage_collector() -> None:
     gc.set_threshold(300_000, 10, 20)
 
 
+async def _collect_garbage() -> None:
+    """Cycles are few (what raised, clients that broke), but with thresholds like these they would
+    stay for hours. One full collection takes some 10 ms."""
+    while True:
+        await asyncio.sleep(_COLLECT_EVERY_S)
+        gc.collect()
+
+
 async def _serve(app: HandoffApp) -> None:
     parts = app.feeds.parts
     ending = Ending(parts.settings, parts.vitals, CRASHED)
     told = asyncio.ensure_future(ending.told.wait())
     life = asyncio.ensure_future(_live(app))
+    collector = asyncio.ensure_future(_collect_garbage())
     try:
         await asyncio.wait((told, life), return_when=asyncio.FIRST_COMPLETED)
         if life.done():
@@ -64,8 +75,8 @@ async def _serve(app: HandoffApp) -> None:
         raise
     finally:
         ending.begin()
-        for waiter in (told, life):
-            waiter.cancel()
+        for task in (told, life, collector):
+            task.cancel()
         await app.stop()
         ending.last_call(_exit_code(app.failure))
 

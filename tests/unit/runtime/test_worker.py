@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
@@ -73,3 +74,23 @@ def test_a_signal_is_a_clean_end(monkeypatch: pytest.MonkeyPatch) -> None:
     app = App()
     asyncio.run(worker._serve(app))  # type: ignore[arg-type]
     assert app.failure_at_stop is None
+
+
+class Knot:
+    """Garbage that only the collector frees."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+async def test_cycles_are_freed_although_the_thresholds_are_high(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "_COLLECT_EVERY_S", 0.01)
+    knot = weakref.ref(Knot())
+    assert knot() is not None
+    collector = asyncio.ensure_future(worker._collect_garbage())
+    async with asyncio.timeout(30):
+        while knot() is not None:
+            await asyncio.sleep(0.01)
+    collector.cancel()
