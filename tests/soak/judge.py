@@ -21,6 +21,7 @@ from tests.soak.errands import Errand, flow
 from tests.support.topics import Record, TopicLog
 
 _EXAMPLES: Final = 5
+_ENDS: Final = {"done", "failed", "cancelled"}
 _ADMIN_TIMEOUT_S: Final = 30.0
 #: A copy that an operator or a timer sent: the step that it asks for is done once all the same.
 _COPIES: Final = {"handoff_redrive", "handoff_timer"}
@@ -78,6 +79,16 @@ def unconsumed(settings: Settings) -> int:
         topic = settings.names.stage_topic(flow.name, stage.name)
         left += sum(r.offset >= at.get(r.partition, 0) for r in _records(settings, topic))
     return left
+
+
+def unfinished(settings: Settings) -> int:
+    """Jobs whose last state is neither an end nor the wait for an operator."""
+    last: dict[str, tuple[int, bool]] = {}
+    for state in map(json.loads, _values(settings, settings.names.job_state_topic)):
+        parked = state["status"] == "waiting" and not state.get("wakesAt")
+        over = parked or state["status"] in _ENDS
+        last[state["traceId"]] = max(last.get(state["traceId"], (0, False)), (state["seq"], over))
+    return sum(not over for _, over in last.values())
 
 
 def _judge_ends(

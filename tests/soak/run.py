@@ -22,7 +22,7 @@ from tests.soak.crew import Sample
 from tests.soak.doubts import Doubt, Happening, doubts, settle
 from tests.soak.errands import Errand
 from tests.soak.faults import doing
-from tests.soak.judge import judge, unconsumed
+from tests.soak.judge import judge, unconsumed, unfinished
 from tests.soak.load import Load
 from tests.soak.plant import Plant, plant
 from tests.soak.schedule import KINDS, Fault, schedule
@@ -165,7 +165,12 @@ def _drain(hurt: Plant, accepted: int, say: Say) -> None:
     Raises `AssertionError` when nothing moves any more.
     """
     last, moved_at, said_at = -1, time.monotonic(), time.monotonic()
-    while (ended := _ended(hurt.direct)) < accepted or unconsumed(hurt.direct):
+    # Postgres is asked first, being quick; it may be behind the topics.
+    while (
+        (ended := _ended(hurt.direct)) < accepted
+        or unconsumed(hurt.direct)
+        or unfinished(hurt.direct)
+    ):
         now = time.monotonic()
         if ended != last:
             last, moved_at = ended, now
