@@ -135,6 +135,7 @@ class PollingThread(ABC):
                     broken_at = now
                     log.warning("consumer_replaced", group=self._group, why=e.message)
                     self.assigned = False
+                    self._broken = None
                     self.forget()
         except BaseException as e:
             self._fail(e)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import structlog
 
@@ -24,7 +25,7 @@ from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.ownership import Ownership
-from streams.runtime.polling import POLL_S, PollingThread
+from streams.runtime.polling import POLL_S, ConsumerBroke, PollingThread
 from streams.runtime.records import now_us
 from streams.runtime.tracker import Tracker
 
@@ -71,6 +72,8 @@ class Puller(PollingThread):
         #: Dropped, and perhaps in a transaction whose end is not known yet.
         self._unresolved: list[Tracker] = []
         self._metadata_at = 0.0
+        #: Id of the group's member that owns our partitions.
+        self._joined_as: str | None = None
         #: Once for each look at the partitions' ends the next batch tells how old it is.
         self._age_due = False
         #: End and position of each partition at the last look.
@@ -143,10 +146,33 @@ class Puller(PollingThread):
         return any(t.window > _MAX_WINDOW_RECORDS for t in self._ownership.trackers.values())
 
     def _refresh_metadata(self, consumer: Consumer) -> None:
-        metadata = consumer.consumer_group_metadata()
+        metadata = self._membership(consumer)
         self._metadata_at = time.monotonic()
-        with self._ownership.lock:
-            self._ownership.metadata = metadata
+        if metadata is not None:
+            with self._ownership.lock:
+                self._ownership.metadata = metadata
+
+    def _membership(self, consumer: Consumer) -> Any:
+        """The group metadata, if of the member that our partitions were assigned to; None while it
+        is of none: what we have is then refused.
+
+        The group removes a member that it does not hear of, and others get its partitions. When its
+        join comes through at last it is a new member; librdkafka 2.16 then keeps the partitions and
+        tells nobody that they were lost, and the broker takes a member's offsets for any partition.
+        Raises `ConsumerBroke`: another consumer begins with nothing.
+        """
+        metadata = consumer.consumer_group_metadata()
+        # Asked second: ids never come back, so with the old id the metadata is old as well.
+        member = consumer.memberid() or None
+        if self._ownership.trackers and member != self._joined_as:
+            if member is None:
+                return None
+            raise ConsumerBroke(
+                f"Group {self._group} had removed {self._member}, which joined it again as another "
+                "member; what it believed to own may have been others' meanwhile."
+            )
+        self._joined_as = member
+        return metadata
 
     def look_ahead(self, consumer: Consumer) -> None:
         """Write down for others how far each partition is behind; for the polling thread."""
@@ -176,7 +202,8 @@ class Puller(PollingThread):
         # lost would stand still for ever if all others were resumed while it was away.
         assigned = [TopicPartition(t.topic, t.partition) for t in trackers]
         (consumer.pause if self._paused else consumer.resume)(assigned)
-        self._ownership.assign(trackers, consumer.consumer_group_metadata())
+        metadata = self._membership(consumer)
+        self._ownership.assign(trackers, metadata)
         log.info("assigned", group=self._group, partitions=[t.partition for t in trackers])
 
     def _read_trackers(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[Tracker]:
@@ -240,6 +267,7 @@ class Puller(PollingThread):
 
     def forget(self) -> None:
         self._drop(list(self._ownership.trackers))
+        self._joined_as = None
         self._paused = False
         self._full_since = None
 

@@ -99,10 +99,14 @@ class PositionReader(PollingThread, Generic[R]):
         # member gets the partitions, and positions in Postgres keep that harmless.
         if not self._room.acquire(timeout=POLL_S):
             return
-        batch = self._batch(pull(consumer, _BATCH_RECORDS, POLL_S, self._assignments.get))
-        if batch is None:
-            self._room.release()
-        else:
+        batch = None
+        try:
+            batch = self._batch(pull(consumer, _BATCH_RECORDS, POLL_S, self._assignments.get))
+        finally:
+            # Also when the consumer broke: another one is to have all the room.
+            if batch is None:
+                self._room.release()
+        if batch is not None:
             self._deliver(batch)
 
     def _batch(self, messages: Sequence[Record]) -> Batch[R] | None:

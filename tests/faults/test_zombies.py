@@ -108,3 +108,26 @@ def test_a_worker_that_is_fenced_by_a_join_of_its_own_goes_on(hurt: Hurt, tmp_pa
         rig.wait_drained("work")
         assert_no_step_twice(rig)
         assert worker.running
+
+
+def test_a_worker_that_was_removed_while_its_join_was_on_its_way_commits_nothing_of_what_it_had(
+    hurt: Hurt, tmp_path: Path
+) -> None:
+    """Found by the soak: the driver keeps its partitions then, and no callback says a word."""
+    with Rig(hurt.settings, tmp_path, session_timeout_ms=3_000) as rig:
+        removed = rig.worker("work", kafka_bootstrap_servers=hurt.proxy.address)
+        rig.hand_off("work", [(job_id(n), 1, Job(n=n, gate="shut")) for n in range(JOBS)])
+        rig.wait(lambda: rig.target.waiting("shut") == JOBS, "slot 0 has all of it")
+        join = hurt.proxy.hold(Api.JOIN_GROUP, _transactional_id(rig), cut=False)
+        other = rig.worker("work", slot=1)
+        pid = other.process.pid
+        rig.wait(lambda: rig.target.waiting("shut", pid) == JOBS, "slot 1 has all of it")
+        assert join.caught.is_set()
+        join.deliver()
+        rig.wait(lambda: "consumer_replaced" in removed.log, "slot 0 has joined again")
+        rig.target.open("shut")
+        rig.wait_drained("work")
+        assert_no_step_twice(rig)
+        assert {r.job for r in rig.records("finish")} == {job_id(n) for n in range(JOBS)}
+        assert removed.running
+        assert other.running

@@ -14,6 +14,7 @@ from streams.kafka import TopicFacts, TopicPartition
 from streams.offsets import encode_map
 from streams.runtime.budget import Budget
 from streams.runtime.ownership import Ownership
+from streams.runtime.polling import ConsumerBroke
 from streams.runtime.puller import Puller
 from streams.runtime.tracker import Tracker
 from tests.unit.runtime.fakes import TOPIC_ID, make_tracker
@@ -27,6 +28,7 @@ class FakeConsumer:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.end = -1001
+        self.member = "member 1"
 
     def committed(self, partitions: list[TopicPartition], _: float) -> list[TopicPartition]:
         metadata = encode_map(TOPIC_ID, 0, [])
@@ -37,7 +39,10 @@ class FakeConsumer:
         return (0, self.end)
 
     def consumer_group_metadata(self) -> str:
-        return "metadata"
+        return f"metadata of {self.member}"
+
+    def memberid(self) -> str:
+        return self.member
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: self.asked.append(name)
@@ -65,7 +70,7 @@ class Setting:
     def __init__(self) -> None:
         self.ownership, self.commits = Ownership(), OpenTransaction()
         self.tracker = make_tracker()
-        self.ownership.assign([self.tracker], "metadata")
+        self.ownership.assign([self.tracker], "metadata of member 1")
         self.consumer: Any = FakeConsumer()
         self.ended: list[Tracker] = []
         self.broken: list[BaseException] = []
@@ -81,6 +86,7 @@ class Setting:
             ended=self.ended.extend,
             fail=self.broken.append,
         )
+        self.puller._joined_as = self.consumer.member
 
     def in_background(self, callback: Any) -> Thread:
         thread = Thread(target=callback, args=(self.consumer, [PARTITION]), daemon=True)
@@ -193,3 +199,26 @@ def test_an_assignment_begins_at_the_very_offset_whose_map_was_read() -> None:
         True,
         False,
     ]
+
+
+def test_who_joined_again_as_another_member_commits_nothing_of_what_it_owned(
+    setting: Setting,
+) -> None:
+    """The group had removed it, and others may have its partitions; no callback says so."""
+    setting.consumer.member = "member 2"
+    with pytest.raises(ConsumerBroke, match="joined it again"):
+        setting.puller._refresh_metadata(setting.consumer)
+    assert setting.ownership.metadata == "metadata of member 1", "which the group refuses"
+    setting.puller.forget()
+    assert not setting.tracker.live
+    setting.puller._refresh_metadata(setting.consumer)
+    assert setting.ownership.metadata == "metadata of member 2"
+
+
+def test_between_two_memberships_the_old_one_stays_which_the_group_refuses(
+    setting: Setting,
+) -> None:
+    setting.consumer.member = ""
+    setting.puller._refresh_metadata(setting.consumer)
+    assert setting.ownership.metadata == "metadata of member 1"
+    assert setting.tracker.live
