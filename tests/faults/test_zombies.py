@@ -123,11 +123,14 @@ def test_a_worker_that_was_removed_while_its_join_was_on_its_way_commits_nothing
         pid = other.process.pid
         rig.wait(lambda: rig.target.waiting("shut", pid) == JOBS, "slot 1 has all of it")
         assert join.caught.is_set()
-        join.deliver()
-        rig.wait(lambda: "consumer_replaced" in removed.log, "slot 0 has joined again")
         rig.target.open("shut")
         rig.wait_drained("work")
+        assert _written_by(rig, 1) == JOBS, "slot 0 has it ready, too, and is refused"
+        join.deliver()
+        rig.wait(lambda: "consumer_replaced" in removed.log, "slot 0 has joined again")
+        _hand_off(rig, JOBS)
+        rig.wait_drained("work")
         assert_no_step_twice(rig)
-        assert {r.job for r in rig.records("finish")} == {job_id(n) for n in range(JOBS)}
+        assert {r.job for r in rig.records("finish")} == {job_id(n) for n in range(2 * JOBS)}
         assert removed.running
         assert other.running
