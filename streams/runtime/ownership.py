@@ -23,9 +23,11 @@ class Ownership:
         self.metadata: Any = None
 
     def assign(self, trackers: Iterable[Tracker], metadata: Any) -> None:
+        """Without `metadata` what was known stays, which the group refuses if it is outdated."""
         with self.lock:
             self.trackers.update((t.partition, t) for t in trackers)
-            self.metadata = metadata
+            if metadata is not None:
+                self.metadata = metadata
 
     def end(self, partitions: Iterable[int]) -> list[Tracker]:
         """Their trackers die: nothing that they delivered is committed from now on."""

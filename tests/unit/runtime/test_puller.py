@@ -222,3 +222,13 @@ def test_between_two_memberships_the_old_one_stays_which_the_group_refuses(
     setting.puller._refresh_metadata(setting.consumer)
     assert setting.ownership.metadata == "metadata of member 1"
     assert setting.tracker.live
+
+
+def test_partitions_that_come_between_two_memberships_come_with_the_old_one(
+    setting: Setting,
+) -> None:
+    setting.consumer.member = ""
+    setting.commits.resolved.set()
+    setting.puller.on_assign(setting.consumer, [TopicPartition("mail.classify", 1)])
+    assert list(setting.ownership.trackers) == [0, 1]
+    assert setting.ownership.metadata == "metadata of member 1"
