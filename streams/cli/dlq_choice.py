@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from streams.cli.filters import filter_words
 from streams.cli.jobs import since_when
 from streams.cli.output import BAD_NEWS, complain
 from streams.deadletter.actions import Settled
@@ -87,20 +87,7 @@ def parse_filter(text: str, now: datetime) -> Choice:
 
     Times are an age (15m, 2h, 7d) or ISO 8601.
     """
-    try:
-        words = shlex.split(text)
-    except ValueError as e:
-        raise BadSetup(f"--filter {text!r} cannot be read: {e}.") from None
-    found: dict[str, str] = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        if name not in _NAMES or not value:
-            raise BadSetup(f"--filter takes {'=, '.join(_NAMES)}=; {word!r} is none of them.")
-        if name in found:
-            raise BadSetup(f"--filter names {name} twice.")
-        found[name] = value
-    if not found:
-        raise BadSetup("--filter is empty: it would mean every letter there is.")
+    found = filter_words(text, _NAMES, "letter there is")
     return Choice(
         flow=found.get("flow"),
         stage=found.get("stage"),

@@ -26,6 +26,7 @@ from streams.cli.output import (
     print_table,
     result_console,
 )
+from streams.cli.replay_choice import parse_bound, parse_jobs
 from streams.config import Settings, load_settings
 from streams.deadletter.choice import Choice
 from streams.errors import BadSetup
@@ -44,7 +45,6 @@ from streams.replay import (
     Verdict,
 )
 from streams.replay.paths import MISSING, parse_path, spell
-from streams.replay.selection import parse_bound, parse_jobs
 from streams.state.queries import NoSuchJob
 
 app = typer.Typer(add_completion=False)

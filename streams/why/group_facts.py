@@ -13,7 +13,14 @@ from typing import Final
 
 from streams.config import Settings
 from streams.errors import BadSetup
-from streams.kafka import GroupFacts, Place, Reading, admin_client, describe_settled_group
+from streams.kafka import (
+    AdminClient,
+    GroupFacts,
+    Place,
+    Reading,
+    admin_client,
+    describe_settled_group,
+)
 from streams.names import Names
 from streams.offsets import Range
 from streams.positions import positions_of
@@ -132,7 +139,7 @@ class _Look:
                 if group.agent == _TRACER and not is_in_use(facts, workers):
                     continue
                 parts = self._parts(group)
-                counts = count(self._settings, parts, self._limit)
+                counts = count(self._settings, admin, parts, self._limit)
                 apart_s = time.monotonic() - began
                 now = rows.now(self._conn)
                 for then, part, counted in zip(before[group.name], parts, counts, strict=True):
@@ -157,7 +164,9 @@ class Counted:
     oldest_ms: int | None = None
 
 
-def count(settings: Settings, parts: Sequence[Part], limit: int) -> list[Counted]:
+def count(
+    settings: Settings, admin: AdminClient, parts: Sequence[Part], limit: int
+) -> list[Counted]:
     """Read `parts`, of one topic, from their positions on, and count what is not finished.
 
     Of each no more than `limit` offsets are read; the rest is counted by offsets, which are a few
@@ -169,13 +178,12 @@ def count(settings: Settings, parts: Sequence[Part], limit: int) -> list[Counted
     ends = {
         (p.span.topic.name, p.span.partition): min(p.span.end, p.span.start + limit) for p in parts
     }
-    with admin_client(settings) as admin:
-        reading = Reading(settings, admin, [p.span.topic for p in parts[:1]], starts, ends)
-        for batch in reading.batches():
-            for record in batch:
-                lane, counted = lanes[record.partition()]
-                if lane.deliver(record) is not None and counted.oldest_ms is None:
-                    counted.oldest_ms = record.timestamp()[1]
+    reading = Reading(settings, admin, [p.span.topic for p in parts[:1]], starts, ends)
+    for batch in reading.batches():
+        for record in batch:
+            lane, counted = lanes[record.partition()]
+            if lane.deliver(record) is not None and counted.oldest_ms is None:
+                counted.oldest_ms = record.timestamp()[1]
     for (lane, counted), end in zip(lanes.values(), ends.values(), strict=True):
         rest = unfinished(end, lane.part.span.end, lane.part.finished)
         counted.records = lane.unfinished + rest

@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 
 from schemas.state import Status
+from streams.cli.replay_choice import parse_bound, parse_jobs
 from streams.errors import BadSetup
 from streams.replay.report import Report
-from streams.replay.selection import Bound, OfJobs, parse_bound, parse_jobs
+from streams.replay.selection import Bound, OfJobs
 from streams.replay.verdict import Judged, Verdict
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
