@@ -30,6 +30,7 @@ from streams.kafka.faults import WORLD, blame, fenced
 from streams.kafka.following import follow
 from streams.kafka.groups import GroupFacts, Member, describe_group, describe_settled_group
 from streams.kafka.offsets import (
+    COMMITTED_TIMEOUT_S,
     committed_offsets,
     end_offsets,
     first_records,
@@ -51,6 +52,7 @@ from streams.kafka.topics import (
 )
 
 __all__ = [
+    "COMMITTED_TIMEOUT_S",
     "OFFSET_BEGINNING",
     "OFFSET_INVALID",
     "WORLD",

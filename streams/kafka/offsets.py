@@ -20,6 +20,9 @@ from streams.kafka.clients import reading_consumer
 from streams.kafka.faults import ADMIN_TIMEOUT_S, WORLD, blame
 from streams.kafka.topics import TopicFacts
 
+#: One question for committed offsets, to be repeated. Seen with librdkafka 2.16: one that was under
+#: way while a broker stood still and came back got no answer in 60 s.
+COMMITTED_TIMEOUT_S: Final = 5.0
 #: Longer than a dead worker's transaction can stay open: its time-out and the broker's scan.
 _STABLE_TIMEOUT_S: Final = 60.0
 
@@ -124,7 +127,7 @@ def committed_offsets(
         while True:
             try:
                 with blame(settings, f"reading offsets of group {group}"):
-                    found = consumer.committed(asked, ADMIN_TIMEOUT_S)
+                    found = consumer.committed(asked, COMMITTED_TIMEOUT_S)
                 error = next((tp.error for tp in found if tp.error is not None), None)
                 if error is None:
                     return {tp.partition: tp for tp in found if tp.offset >= 0}

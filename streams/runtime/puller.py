@@ -12,7 +12,10 @@ from streams.config import Settings
 from streams.crashpoints import reach
 from streams.errors import BadSetup, BadWorld
 from streams.kafka import (
+    COMMITTED_TIMEOUT_S,
+    WORLD,
     Consumer,
+    KafkaError,
     KafkaException,
     Record,
     TopicFacts,
@@ -38,7 +41,7 @@ _METADATA_EVERY_S = 1.0
 #: Offsets at the end of a partition that may be markers of transactions, and no more than that.
 _MARKERS = 8
 #: Longer than a dead predecessor's transaction can keep its offsets unstable.
-_COMMITTED_TIMEOUT_S = 60.0
+_UNSTABLE_S = 60.0
 #: A tracker remembers nine bytes for each record past an unfinished head.
 _MAX_WINDOW_RECORDS = 2_000_000
 
@@ -209,25 +212,34 @@ class Puller(PollingThread):
     def _read_trackers(self, consumer: Consumer, partitions: list[TopicPartition]) -> list[Tracker]:
         if not partitions:
             return []
-        deadline = time.monotonic() + _COMMITTED_TIMEOUT_S
-        while True:
+        deadline = time.monotonic() + _UNSTABLE_S
+        while not self._ending.is_set():
             try:
-                committed = consumer.committed(partitions, _COMMITTED_TIMEOUT_S)
-                break
+                committed = consumer.committed(partitions, COMMITTED_TIMEOUT_S)
             except KafkaException as e:
-                if time.monotonic() > deadline and not e.args[0].retriable():
-                    raise BadSetup(
-                        f"The committed offsets of {self._group} are not to be had: "
-                        f"{e.args[0].str()}."
-                    ) from e
-                log.warning("kafka_away", group=self._group, error=e.args[0].str())
-                time.sleep(0.2)
-        return [self._tracker(tp) for tp in committed]
+                error: KafkaError = e.args[0]
+            else:
+                refused = next((tp.error for tp in committed if tp.error is not None), None)
+                if refused is None:
+                    return [self._tracker(tp) for tp in committed]
+                error = refused
+            if not error.retriable() and error.code() not in WORLD:
+                raise BadSetup(
+                    f"The committed offsets of {self._group} are not to be had: {error.str()}."
+                )
+            if time.monotonic() > deadline:
+                raise BadWorld(
+                    f"The committed offsets of {self._group} were not to be had for "
+                    f"{_UNSTABLE_S:.0f} s: {error.str()}. Start the worker again; if that does not "
+                    "help, `kafka-transactions.sh find-hanging` shows a transaction that holds "
+                    "them, and `abort` ends it."
+                )
+            log.warning("kafka_away", group=self._group, error=error.str())
+            time.sleep(0.2)
+        return []
 
     def _tracker(self, tp: TopicPartition) -> Tracker:
         where = f"group {self._group} on {tp.topic}[{tp.partition}]"
-        if tp.error is not None:
-            raise BadSetup(f"The committed offset of {where} is not to be had: {tp.error.str()}.")
         if tp.offset < 0:
             raise BadSetup(f"There is no offset of {where}. Run `handoff topics apply` first.")
         metadata = tp.metadata or ""

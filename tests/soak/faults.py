@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Final
@@ -15,8 +14,6 @@ from tests.support.kafka_proxy import Api
 from tests.support.processes import frozen
 from tests.support.proxy import Proxy
 
-#: What is on its way to a broker gets so long to be done before SIGKILL.
-_QUIET_S: Final = 1.0
 #: Added to whatever passes, in each direction.
 _SLOW_S: Final = 0.06
 #: A commit comes within so long, or it is too quiet for this fault.
@@ -67,11 +64,8 @@ def kafka_restarted(plant: Plant) -> Iterator[None]:
 
 @contextmanager
 def kafka_killed(plant: Plant) -> Iterator[None]:
-    """SIGKILL while no commit is half done: the sole broker of Kafka 4.3 would skip the rest of its
-    markers for ever (infra/decisions/0003-commit-protocol.md, "outside of our reach")."""
-    with plant.kafka_proxy.frozen():
-        time.sleep(_QUIET_S)
-        plant.kafka.kill()
+    """SIGKILL, whatever is half done: transactions, their markers, segments."""
+    plant.kafka.kill()
     try:
         yield
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,13 +9,7 @@ import pytest
 
 from tests.soak.run import soak
 
-pytestmark = [
-    pytest.mark.services,
-    pytest.mark.skipif(
-        "SOAK" not in os.environ,
-        reason="set SOAK=1: one step in 2,500 was done twice in one run of several (decision 11)",
-    ),
-]
+pytestmark = pytest.mark.services
 
 SEEDS = (1,)
 

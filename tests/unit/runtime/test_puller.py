@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from streams.config import load_settings
-from streams.errors import BadWorld
-from streams.kafka import TopicFacts, TopicPartition
+from streams.errors import BadSetup, BadWorld
+from streams.kafka import KafkaError, KafkaException, TopicFacts, TopicPartition
 from streams.offsets import encode_map
 from streams.runtime.budget import Budget
 from streams.runtime.ownership import Ownership
@@ -199,6 +199,45 @@ def test_an_assignment_begins_at_the_very_offset_whose_map_was_read() -> None:
         True,
         False,
     ]
+
+
+class Unanswered(FakeConsumer):
+    """Answers the question for offsets from the second time on, or never."""
+
+    def __init__(self, code: int, ever: bool = True) -> None:
+        super().__init__()
+        self.code, self.ever, self.questions = code, ever, 0
+
+    def committed(self, partitions: list[TopicPartition], timeout_s: float) -> list[TopicPartition]:
+        self.questions += 1
+        assert timeout_s <= 5.0, "a question that is lost costs the whole time"
+        if self.questions == 1 or not self.ever:
+            raise KafkaException(KafkaError(self.code))
+        return super().committed(partitions, timeout_s)
+
+
+@pytest.mark.parametrize("code", [KafkaError._TIMED_OUT, KafkaError.NOT_COORDINATOR])
+def test_offsets_that_are_not_answered_are_asked_for_again(code: int) -> None:
+    setting = Setting()
+    consumer: Any = Unanswered(code)
+    setting.puller.on_assign(consumer, [PARTITION])
+    assert consumer.questions == 2
+    assert setting.ownership.trackers[0].live
+
+
+def test_offsets_that_are_not_answered_in_time_are_the_worlds_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("streams.runtime.puller._UNSTABLE_S", 0.0)
+    consumer: Any = Unanswered(KafkaError._TIMED_OUT, ever=False)
+    with pytest.raises(BadWorld, match="Start the worker again"):
+        Setting().puller.on_assign(consumer, [PARTITION])
+
+
+def test_offsets_that_are_refused_are_a_fault_of_the_setup() -> None:
+    consumer: Any = Unanswered(KafkaError.GROUP_AUTHORIZATION_FAILED, ever=False)
+    with pytest.raises(BadSetup, match="not to be had"):
+        Setting().puller.on_assign(consumer, [PARTITION])
 
 
 def test_who_joined_again_as_another_member_commits_nothing_of_what_it_owned(
