@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,15 @@ import typer
 
 from infra.bench.measure import Plan
 from infra.bench.report import goal_lines, goals, section, sound
-from infra.bench.roster import CONTROL, PEERS, Workload
+from infra.bench.roster import CONTROL, OWN_PEERS, PEERS, Workload
 from infra.bench.rounds import Results, as_json, note, run_round, warm_broker
 from infra.bench.trial import Site
 from infra.services import ServiceFailed, services
 
 #: `--quick`: does it all work? Its figures mean little.
 _QUICK = Plan(jobs=8_000, io_jobs=2_000, seconds=5.0, crash_jobs=20_000, limit_s=90.0)
+#: A ratio needs a median; the other workloads are here for a verdict.
+_ROUNDS = {Workload.THROUGHPUT: 3, Workload.TRACING: 5}
 _DEFAULT = (Workload.THROUGHPUT, Workload.IO)
 
 
@@ -39,7 +41,8 @@ def main(
     ] = None,
     jobs: Annotated[int | None, typer.Option(min=500, help="Jobs of a backlog or burst.")] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="Rounds; 3 of throughput and 1 of others if none.")
+        int | None,
+        typer.Option(min=1, help="Rounds; if none 3 of throughput, 5 of tracing, 1 of others."),
     ] = None,
     peers: Annotated[
         str | None,
@@ -82,15 +85,14 @@ def run(
     workloads: Iterable[Workload],
     plan: Plan,
     rounds: int | None,
-    peers: list[str],
+    peers: Sequence[str],
     results: Results,
 ) -> None:
     """Measure, and print each workload's table as soon as it is complete."""
     warm_broker(site)
     for each in workloads:
-        # A rate needs a median; the others are here for a verdict.
-        for turn in range(rounds or (3 if each is Workload.THROUGHPUT else 1)):
-            run_round(site, each, plan, turn, peers, results)
+        for turn in range(rounds or _ROUNDS.get(each, 1)):
+            run_round(site, each, plan, turn, OWN_PEERS.get(each, peers), results)
         print(section(each, results.measurements), flush=True)
     print(goal_lines(goals(results.measurements)), flush=True)
 

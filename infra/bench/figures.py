@@ -30,14 +30,25 @@ def ratio_by_round(
     mine: Mapping[int, float | None], theirs: Mapping[int, float | None]
 ) -> float | None:
     """Median over rounds of mine / theirs in the same round: a noisy minute hits both alike."""
-    ratios = [
-        rate / other
-        for turn, rate in mine.items()
-        if rate is not None and (other := theirs.get(turn))
+    return median(ratios_by_round(mine, theirs))
+
+
+def ratios_by_round(
+    mine: Mapping[int, float | None], theirs: Mapping[int, float | None]
+) -> list[float]:
+    """mine / theirs of each round that has both, in the order of `mine`."""
+    return [
+        figure / other
+        for turn, figure in mine.items()
+        if figure is not None and (other := theirs.get(turn))
     ]
-    return median(ratios)
 
 
 def per_thousand(total: float | None, jobs: int) -> float | None:
     """A cost per 1,000 jobs."""
     return None if total is None or not jobs else 1000 * total / jobs
+
+
+def per_million(total: float | None, jobs: int) -> float | None:
+    """A cost per 1,000,000 jobs."""
+    return None if total is None or not jobs else 1_000_000 * total / jobs

@@ -1,4 +1,4 @@
-"""The four workloads: load, start, watch, kill, verify.
+"""The workloads: load, start, watch, kill, verify.
 
 The peer runs in a process group of its own; the verdict is read from the topics after it is gone.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -16,10 +16,12 @@ from typing import Final
 from infra.bench.counter import Arrivals, Ends
 from infra.bench.figures import percentiles_ms
 from infra.bench.load import Loader, Sent
-from infra.bench.processes import PeerGroup
+from infra.bench.processes import PeerGroup, group_cpu_s
 from infra.bench.roster import Peer, Workload
 from infra.bench.topics import STAGES
-from infra.bench.trial import Measurement, Site, Trial, trial
+from infra.bench.trial import Export, Measurement, Site, Trial, trial
+from infra.bench.verdict import SPANS_PER_JOB
+from infra.otel.span_counter import SpanCounter
 
 #: Jobs that warm a peer up, and the rate they come at.
 _WARM_JOBS: Final = 200
@@ -51,6 +53,7 @@ def measure(site: Site, peer: Peer, workload: Workload, plan: Plan, turn: int) -
         Workload.IO: _io,
         Workload.LATENCY: _latency,
         Workload.CRASH: _crash,
+        Workload.TRACING: _tracing,
     }[workload]
     with trial(site, peer, workload) as here:
         return how(here, plan, turn)
@@ -136,6 +139,69 @@ def _latency(here: Trial, plan: Plan, turn: int) -> Measurement:
         cost=cost,
         latency_ms=percentiles_ms(waits),
     )
+
+
+def _tracing(here: Trial, plan: Plan, turn: int) -> Measurement:
+    """A burst onto warm stages, then all of its spans from a tracer that runs when they are gone.
+
+    The CPU seconds are those of the stages' process from the burst on, without its start. Handlers
+    make no spans of their own: what is compared is what the runtime does for a job that is sampled.
+    """
+    bootstrap, topics = here.site.bootstrap, here.topics
+    with SpanCounter() as collector:
+        env = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.endpoint, "OTEL_SDK_DISABLED": "false"}
+        with Arrivals(bootstrap, topics.into("done")) as arrivals, here.running(env) as group:
+            sent = _warm_up(here, plan, arrivals, group)
+            warm = len(sent)
+            loader = Loader(bootstrap, topics.into(STAGES[0]), linger_ms=20)
+            here.count_cost_from_here(group)
+            start = time.time()
+            sent |= loader.burst(plan.jobs)
+            finished = arrivals.wait_for(
+                sent.keys(), limit_s=plan.limit_s, stall_s=plan.stall_s, check=group.check
+            )
+            cost = here.cost(group)
+            here.wait_for_states(len(sent), group.check)
+            seconds = (arrivals.last_at or start) - start
+            rate = (len(arrivals.first_at) - warm) / seconds if seconds else None
+        export = None
+        if here.has_tracer and finished:
+            export = _export(here, plan, len(sent) * SPANS_PER_JOB, collector, env)
+        elif collector.spans:
+            raise RuntimeError(f"{here.peer.name} sent {collector.spans} spans; it samples none.")
+    return Measurement(
+        Workload.TRACING,
+        here.peer.name,
+        turn,
+        plan.jobs,
+        finished,
+        here.verdict(sent),
+        seconds,
+        rate,
+        cost,
+        export=export,
+    )
+
+
+def _export(
+    here: Trial, plan: Plan, wanted: int, collector: SpanCounter, env: Mapping[str, str]
+) -> Export:
+    """All of `job-state` through the tracer. Raises `RuntimeError` if `wanted` do not come."""
+    before, deadline = None, time.monotonic() + plan.limit_s
+    with here.tracing(env) as tracer:
+        while collector.spans < wanted:
+            tracer.check()
+            if time.monotonic() > deadline:
+                raise RuntimeError(
+                    f"The tracer exported {collector.spans:,} of {wanted:,} spans in "
+                    f"{plan.limit_s:.0f} s."
+                )
+            if before is None and collector.spans:
+                before = group_cpu_s(tracer.pgid)
+            time.sleep(0.005)
+        after = group_cpu_s(tracer.pgid)
+    spent = None if before is None or after is None else after - before
+    return Export(collector.since_first, collector.rate, spent)
 
 
 def _warm_up(here: Trial, plan: Plan, arrivals: Arrivals, group: PeerGroup) -> Sent:

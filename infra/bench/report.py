@@ -5,9 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from infra.bench.figures import median, per_thousand, ratio_by_round
-from infra.bench.roster import CONTROL, FAUST, OURS, OURS_PER_STAGE, Workload
+from infra.bench.figures import (
+    median,
+    per_million,
+    per_thousand,
+    ratio_by_round,
+    ratios_by_round,
+)
+from infra.bench.roster import (
+    CONTROL,
+    FAUST,
+    OURS,
+    OURS_PER_STAGE,
+    SAMPLED,
+    UNSAMPLED,
+    Workload,
+)
 from infra.bench.trial import Measurement
+from infra.bench.verdict import SPANS_PER_JOB
 
 #: Why a measurement could not be made: (workload, peer, round, reason).
 Failure = tuple[Workload, str, int, str]
@@ -17,6 +32,7 @@ _TITLES = {
     Workload.IO: "io: a burst onto a warm peer, three stages that each wait 50 ms, one process",
     Workload.LATENCY: "latency: an even beat of jobs, from the sender to a reader of `done`",
     Workload.CRASH: "crash: kill -9 in mid-stream and restart",
+    Workload.TRACING: "tracing: a burst onto warm stages, one process; CPU s per 1,000,000 jobs",
 }
 
 
@@ -26,11 +42,20 @@ class Goal:
 
     name: str
     value: float | None
-    least: float
+    least: float | None = None
+    most: float | None = None
 
     @property
     def met(self) -> bool | None:
-        return None if self.value is None else self.value >= self.least
+        if self.value is None:
+            return None
+        enough = self.least is None or self.value >= self.least
+        return enough and (self.most is None or self.value <= self.most)
+
+    @property
+    def bound(self) -> str:
+        """As it is read: what is asked for at least, or at most."""
+        return number(self.least, 1) if self.most is None else f"at most {number(self.most, 2)}"
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -82,7 +107,11 @@ def section(workload: Workload, measurements: Sequence[Measurement]) -> str:
     for each in measurements:
         if each.workload is workload:
             by_peer.setdefault(each.peer, []).append(each)
-    columns = {Workload.LATENCY: _latency_row, Workload.CRASH: _crash_row}.get(workload, _rate_row)
+    columns = {
+        Workload.LATENCY: _latency_row,
+        Workload.CRASH: _crash_row,
+        Workload.TRACING: _tracing_row,
+    }.get(workload, _rate_row)
     rows = [columns(peer, by_peer) for peer in sorted(by_peer)]
     if not rows:
         return f"{_TITLES[workload]}\n\nNo run of it succeeded.\n"
@@ -141,6 +170,29 @@ def _crash_row(peer: str, by_peer: dict[str, list[Measurement]]) -> dict[str, st
     }
 
 
+def stage_cpu(runs: Sequence[Measurement]) -> dict[int, float | None]:
+    """CPU seconds of the stages per 1,000,000 jobs, by round."""
+    return {run.round: per_million(run.cost.cpu_s, run.jobs) for run in runs if run.finished}
+
+
+def _tracing_row(peer: str, by_peer: dict[str, list[Measurement]]) -> dict[str, str]:
+    runs = by_peer[peer]
+    cpu, without = stage_cpu(runs), stage_cpu(by_peer.get(UNSAMPLED, []))
+    exports = [r.export for r in runs if r.export is not None]
+    tracer = median(per_million(e.cpu_s, e.spans) for e in exports)
+    return {
+        **_common(peer, runs),
+        "jobs/s (each)": " ".join(number(r.rate) for r in runs),
+        "stages' CPU s (each)": " ".join(number(each, 1) for each in cpu.values()),
+        "median": number(median(cpu.values()), 1),
+        "x unsampled (each)": " ".join(number(x, 3) for x in ratios_by_round(cpu, without)) or "-",
+        "x": number(ratio_by_round(cpu, without), 3),
+        "tracer's CPU s": number(None if tracer is None else tracer * SPANS_PER_JOB, 1),
+        "spans/s": number(median(e.rate for e in exports)),
+        "verdict": verdict_text(runs),
+    }
+
+
 def goals(measurements: Sequence[Measurement]) -> list[Goal]:
     """What handoff is held to, as far as this run tells."""
 
@@ -152,10 +204,17 @@ def goals(measurements: Sequence[Measurement]) -> list[Goal]:
         (runs(Workload.THROUGHPUT, ours) for ours in (OURS, OURS_PER_STAGE)),
         key=lambda found: median(m.rate for m in found) or 0.0,
     )
+    sampled = runs(Workload.TRACING, SAMPLED)
     return [
         Goal("throughput / control", ratio(fast, runs(Workload.THROUGHPUT, CONTROL)), 0.5),
         Goal("throughput / plain Faust", ratio(fast, runs(Workload.THROUGHPUT, FAUST)), 8.0),
         Goal("io, jobs/s", median(m.rate for m in runs(Workload.IO, OURS)), 2_000.0),
+        Goal(
+            "stages' CPU, every job sampled / none",
+            ratio_by_round(stage_cpu(sampled), stage_cpu(runs(Workload.TRACING, UNSAMPLED))),
+            most=1.07,
+        ),
+        Goal("tracer, spans/s", median(m.export.rate for m in sampled if m.export), 10_000.0),
     ]
 
 
@@ -164,7 +223,7 @@ def sound(measurements: Sequence[Measurement], failures: Sequence[Failure]) -> b
     return not failures and all(
         m.finished and m.verdict.exactly_once
         for m in measurements
-        if m.peer in (OURS, OURS_PER_STAGE)
+        if m.peer in (OURS, OURS_PER_STAGE, UNSAMPLED, SAMPLED)
     )
 
 
@@ -172,7 +231,7 @@ def goal_lines(found: Sequence[Goal]) -> str:
     """One line per goal that the run tells of."""
     words = {True: "met", False: "MISSED"}
     lines = [
-        f"{goal.name}: {number(goal.value, 2)}, goal {number(goal.least, 1)}: {words[goal.met]}"
+        f"{goal.name}: {number(goal.value, 2)}, goal {goal.bound}: {words[goal.met]}"
         for goal in found
         if goal.met is not None
     ]

@@ -25,6 +25,7 @@ class Workload(StrEnum):
     IO = "io"
     LATENCY = "latency"
     CRASH = "crash"
+    TRACING = "tracing"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Run:
 
     command: Sequence[str]
     env: Mapping[str, str]
+    #: Starts the agent that exports this peer's spans; empty for a peer that has none to export.
+    tracer: Sequence[str] = ()
 
 
 #: Prepares topics and what else a peer needs, yields how to start it, cleans up what is its own.
@@ -127,6 +130,23 @@ def _handoff(*also: str, per_stage: bool = False) -> Prepare:
     return prepare
 
 
+def _traced(*, sampler: str) -> Prepare:
+    """The stages in one process, as `_handoff`, under one of the standard samplers.
+
+    Where it keeps jobs, the tracer is a process of its own. Whoever runs them names the collector.
+    """
+
+    def prepare(place: Place, workload: Workload) -> Iterator[Run]:
+        for run in _handoff()(place, workload):
+            program, _, *_, app = run.command
+            env = {**run.env, "OTEL_TRACES_SAMPLER": sampler}
+            keeps = sampler != "always_off"
+            tracer = [program, "worker", "tracer", "--app", app] if keeps else []
+            yield Run(run.command, env, tracer)
+
+    return prepare
+
+
 def _do(command: Sequence[str], env: Mapping[str, str]) -> None:
     done = subprocess.run(
         command,
@@ -159,6 +179,8 @@ CONTROL: Final = "control"
 OURS: Final = "handoff"
 OURS_PER_STAGE: Final = "handoff-per-stage"
 FAUST: Final = "faust"
+UNSAMPLED: Final = "handoff-sampling-0"
+SAMPLED: Final = "handoff-sampling-100"
 
 _SLOW: Final = {Workload.THROUGHPUT: 0.05, Workload.IO: 0.05, Workload.CRASH: 0.2}
 
@@ -170,11 +192,17 @@ PEERS: Final = {
         Peer(OURS_PER_STAGE, _handoff(per_stage=True)),
         # The same process also folds job-state into Postgres: what the projection costs.
         Peer("handoff+projector", _handoff("projector"), by_default=False),
+        # A pair that differs in the sampler alone.
+        Peer(UNSAMPLED, _traced(sampler="always_off"), by_default=False),
+        Peer(SAMPLED, _traced(sampler="always_on"), by_default=False),
         Peer("bare-loop", _peer("bare_loop")),
         Peer(FAUST, _faust(tuned=False), _SLOW),
         Peer("faust-tuned", _faust(tuned=True), _SLOW),
     )
 }
+
+#: Workloads that compare handoff with itself, whichever peers were asked for.
+OWN_PEERS: Final = {Workload.TRACING: (UNSAMPLED, SAMPLED)}
 
 
 def rotated(names: Sequence[str], turn: int) -> list[str]:

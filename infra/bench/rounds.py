@@ -13,6 +13,7 @@ from typing import Final
 import psycopg
 from confluent_kafka import KafkaException
 
+from infra.bench.figures import per_million
 from infra.bench.machine import machine, versions
 from infra.bench.measure import Plan, measure
 from infra.bench.processes import PeerDied
@@ -73,6 +74,10 @@ def headline(found: Measurement) -> str:
         return f"p50 {number(found.latency_ms.get('p50'), 1)} ms, {verdict}"
     if found.workload is Workload.CRASH:
         return f"{len(found.killed_at)} kills, {verdict}"
+    if found.workload is Workload.TRACING:
+        cpu = per_million(found.cost.cpu_s, found.jobs)
+        spans = f", {number(found.export.rate)} spans/s" if found.export else ""
+        return f"{number(cpu, 1)} CPU s per 1,000,000 jobs{spans}, {verdict}"
     return f"{number(found.rate)} jobs/s, {verdict}"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,12 +24,24 @@ _CATCH_UP_S: Final = 5.0
 
 @dataclass(frozen=True)
 class Cost:
-    """CPU seconds and MiB; None where a process could not be seen. The peer's include its start."""
+    """CPU seconds and MiB; None where a process could not be seen. The peer's include its start
+    unless it was warm."""
 
     cpu_s: float | None = None
     broker_cpu_s: float | None = None
     postgres_cpu_s: float | None = None
     peak_mb: float | None = None
+
+
+@dataclass(frozen=True)
+class Export:
+    """What the tracer did after its first request, alone on the machine with its receiver."""
+
+    spans: int
+    #: Spans/s.
+    rate: float | None
+    #: CPU seconds of its process; None where it could not be seen.
+    cpu_s: float | None
 
 
 @dataclass(frozen=True)
@@ -68,37 +80,60 @@ class Measurement:
     latency_ms: dict[str, float] = field(default_factory=dict)
     #: Share of all steps that was done at each kill.
     killed_at: list[float] = field(default_factory=list)
+    #: Of a peer whose spans were exported.
+    export: Export | None = None
 
 
 class Trial:
-    """One peer at one place: shared by the four workloads."""
+    """One peer at one place: shared by the workloads."""
 
     def __init__(self, site: Site, peer: Peer, run: Run, topics: Topics, log: Path) -> None:
         self.site, self.peer, self.topics = site, peer, topics
         self._run, self._log = run, log
         self._before = site.services_cpu_s()
+        self._peer_before = 0.0
 
     @contextmanager
-    def running(self) -> Iterator[PeerGroup]:
-        """The peer, started now and killed on the way out."""
-        group = PeerGroup(self.peer.name, self._run.command, self._run.env, self._log)
+    def running(self, env: Mapping[str, str] | None = None) -> Iterator[PeerGroup]:
+        """The peer, started now and killed on the way out; `env` adds to its environment."""
+        with self._started(self.peer.name, self._run.command, env or {}) as group:
+            yield group
+
+    @property
+    def has_tracer(self) -> bool:
+        return bool(self._run.tracer)
+
+    @contextmanager
+    def tracing(self, env: Mapping[str, str]) -> Iterator[PeerGroup]:
+        """The peer's tracer, as `running`; its log goes with the peer's."""
+        with self._started(f"{self.peer.name}'s tracer", self._run.tracer, env) as group:
+            yield group
+
+    @contextmanager
+    def _started(
+        self, name: str, command: Sequence[str], env: Mapping[str, str]
+    ) -> Iterator[PeerGroup]:
+        group = PeerGroup(name, command, {**self._run.env, **env}, self._log)
         try:
             yield group
         finally:
             group.kill()
 
-    def count_cost_from_here(self) -> None:
-        """The services' CPU time is counted from now on."""
+    def count_cost_from_here(self, group: PeerGroup | None = None) -> None:
+        """The services' CPU time is counted from now on, and that of a `group` that has warmed
+        up; without one the peer's counts from its start."""
         self._before = self.site.services_cpu_s()
+        self._peer_before = processes.group_cpu_s(group.pgid) or 0.0 if group else 0.0
 
     def cost(self, group: PeerGroup) -> Cost:
         """What `group` and the services have spent; asked while the group lives."""
+        spent = processes.group_cpu_s(group.pgid)
         broker, postgres = (
             None if before is None or now is None else now - before
             for before, now in zip(self._before, self.site.services_cpu_s(), strict=True)
         )
         return Cost(
-            processes.group_cpu_s(group.pgid),
+            None if spent is None else spent - self._peer_before,
             broker,
             postgres,
             processes.group_peak_mb(group.pgid),

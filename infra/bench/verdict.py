@@ -8,6 +8,8 @@ from typing import Final
 
 #: Steps that a finished job has taken: one per stage.
 STEPS_PER_JOB: Final = 3
+#: A span for each step, and one for the submission.
+SPANS_PER_JOB: Final = STEPS_PER_JOB + 1
 
 #: (key, seq) of a `job-state` record.
 Step = tuple[bytes, int]

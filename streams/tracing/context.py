@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Callable, MutableMapping
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from opentelemetry import trace
 from opentelemetry.context import Context as SpanScope
 from opentelemetry.context import attach
-from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
+from opentelemetry.trace import (
+    INVALID_SPAN,
+    NonRecordingSpan,
+    SpanContext,
+    TraceFlags,
+    set_span_in_context,
+)
 
 from schemas.ids import span_id, trace_id_of
 from streams.context import Context
@@ -17,7 +23,9 @@ from streams.tracing.sampling import HeadSampler, sampler_of
 
 T = TypeVar("T")
 
-_NOTHING: Final = SpanScope()
+#: The key under which OpenTelemetry keeps the current span. With it a scope that holds nothing else
+#: is made directly: `set_span_in_context` copies one twice, a fifth of the cost of entering a hop.
+[_SPAN] = set_span_in_context(INVALID_SPAN, SpanScope())
 
 _job: contextvars.ContextVar[Context] = contextvars.ContextVar("handoff_job")
 
@@ -72,7 +80,7 @@ class HopContext:
         """Make the hop that `job` will commit the current span of the running context."""
         _job.set(job)
         if self.on:
-            attach(set_span_in_context(_HopSpan(job, self._sampler), _NOTHING))
+            attach(SpanScope({_SPAN: _HopSpan(job, self._sampler)}))
 
 
 def stamp_ids(

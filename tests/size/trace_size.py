@@ -21,6 +21,7 @@ from uuid import uuid4
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from infra.otel.span_counter import SpanCounter
 from schemas.ids import span_id
 from streams import Flow
 from streams.config import Settings, load_settings
@@ -67,23 +68,6 @@ class Ids(Receiver):
                     before = self.hop_spans.setdefault(place, seen)
                     self.repeated += before is not seen
                     self.changed += before != seen
-
-
-class Counter(Receiver):
-    """Counts, and remembers when the first and the last spans came."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-        self.first_at = self.last_at = 0.0
-
-    def _keep(self, sent: ExportTraceServiceRequest) -> None:
-        self.last_at = time.monotonic()
-        # The first request is not counted: when its making began is not known.
-        if not self.first_at:
-            self.first_at = self.last_at
-            return
-        self.count += sum(len(s.spans) for r in sent.resource_spans for s in r.scope_spans)
 
 
 def main() -> int:
@@ -181,14 +165,13 @@ def export_again(rig: Rig, jobs: int) -> None:
     rig.sql("DELETE FROM tracer_offsets")
     # Each step's span, and each job's submission.
     wanted = jobs * (len(flow.stages) + 1)
-    with Counter() as received:
-        rig.variables = received.variables
+    with SpanCounter() as received:
+        rig.variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": received.endpoint}
         tracer = rig.worker("tracer", slot=TRACER_SLOT, app=APP)
-        batch = 5_000
-        wait_long(rig, lambda: received.count, wanted - 2 * batch, "spans")
-        seconds = received.last_at - received.first_at
+        wait_long(rig, lambda: received.spans, wanted, "spans")
         tracer.stop()
-    print(f"{received.count:,} spans in {seconds:.1f} s: {received.count / seconds:,.0f} spans/s")
+    rate = received.rate or 0.0
+    print(f"{received.since_first:,} spans after the first request: {rate:,.0f} spans/s")
 
 
 def _place(job: str, seq: int) -> Place:

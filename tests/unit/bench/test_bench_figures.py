@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.bench.figures import median, per_thousand, percentiles_ms, ratio_by_round
+from infra.bench.figures import (
+    median,
+    per_million,
+    per_thousand,
+    percentiles_ms,
+    ratio_by_round,
+    ratios_by_round,
+)
 
 
 def test_the_ratio_compares_within_a_round_before_it_takes_the_median() -> None:
@@ -17,7 +24,9 @@ def test_the_ratio_compares_within_a_round_before_it_takes_the_median() -> None:
 
 
 def test_a_round_that_one_of_the_two_missed_does_not_count() -> None:
-    assert ratio_by_round({0: 10.0, 1: None, 2: 30.0}, {0: 20.0, 1: 20.0}) == 0.5
+    mine, theirs = {0: 10.0, 1: None, 2: 30.0}, {0: 20.0, 1: 20.0}
+    assert ratio_by_round(mine, theirs) == 0.5
+    assert ratios_by_round(mine, theirs) == [0.5]
 
 
 def test_there_is_no_ratio_without_a_common_round() -> None:
@@ -50,3 +59,8 @@ def test_a_cost_is_per_thousand_jobs() -> None:
     assert per_thousand(5.0, 2_000) == 2.5
     assert per_thousand(None, 2_000) is None
     assert per_thousand(5.0, 0) is None
+
+
+def test_a_cost_per_million_is_told_of_no_jobs_by_nothing() -> None:
+    assert per_million(5.0, 2_000) == 2_500.0
+    assert per_million(5.0, 0) is None

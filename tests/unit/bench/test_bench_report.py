@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from infra.bench.report import Goal, goal_lines, goals, section, sound, table, verdict_text
-from infra.bench.roster import Workload
-from infra.bench.trial import Cost, Measurement
+from infra.bench.roster import SAMPLED, UNSAMPLED, Workload
+from infra.bench.trial import Cost, Export, Measurement
 from infra.bench.verdict import Verdict
 
 CLEAN = Verdict(
@@ -125,17 +125,71 @@ def test_goals_compare_with_the_control_and_plain_faust_of_the_same_run() -> Non
         measured("faust", rate=800.0),
         measured("handoff", workload=Workload.IO, rate=2_500.0),
     ]
-    assert [(g.value, g.met) for g in goals(runs)] == [(0.6, True), (7.5, False), (2_500.0, True)]
+    assert [(g.value, g.met) for g in goals(runs)][:3] == [
+        (0.6, True),
+        (7.5, False),
+        (2_500.0, True),
+    ]
 
 
 def test_a_goal_that_was_not_measured_is_neither_met_nor_missed() -> None:
     found = goals([measured("control")])
-    assert [g.met for g in found] == [None, None, None]
+    assert [g.met for g in found] == [None] * 5
     assert goal_lines(found) == ""
 
 
 def test_a_missed_goal_says_so() -> None:
     assert goal_lines([Goal("speed", 0.4, 0.5)]) == "speed: 0.40, goal 0.5: MISSED"
+    assert goal_lines([Goal("cost", 1.08, most=1.07)]) == "cost: 1.08, goal at most 1.07: MISSED"
+    assert goal_lines([Goal("cost", 1.07, most=1.07)]) == "cost: 1.07, goal at most 1.07: met"
+
+
+def traced(peer: str, turn: int, cpu_s: float, export: Export | None = None) -> Measurement:
+    """1,000 jobs for `cpu_s` of the stages."""
+    cost = Cost(cpu_s=cpu_s)
+    return measured(peer, turn, workload=Workload.TRACING, cost=cost, export=export)
+
+
+def pairs_of_tracing() -> list[Measurement]:
+    export = Export(spans=4_000, rate=12_000.0, cpu_s=0.2)
+    return [
+        traced(UNSAMPLED, 0, 0.1),
+        traced(SAMPLED, 0, 0.105, export),
+        traced(SAMPLED, 1, 0.206, replace(export, rate=9_000.0)),
+        # A minute in which all cost twice as much.
+        traced(UNSAMPLED, 1, 0.2),
+        traced(UNSAMPLED, 2, 0.1),
+        traced(SAMPLED, 2, 0.12, replace(export, rate=11_000.0)),
+    ]
+
+
+def test_the_tracing_table_has_each_pair_and_the_tracers_own_cost_beside_it() -> None:
+    text = section(Workload.TRACING, pairs_of_tracing())
+    assert cells(text, SAMPLED)[3:] == [
+        "105.0 206.0 120.0",
+        "120.0",
+        "1.050 1.030 1.200",
+        "1.050",
+        "200.0",
+        "11,000",
+        "exactly once",
+    ]
+    assert cells(text, UNSAMPLED)[7:9] == ["-", "-"]
+
+
+def test_the_goals_of_tracing_are_the_median_pair_and_the_median_rate() -> None:
+    of_tracing = goals(pairs_of_tracing())[3:]
+    assert [(round(g.value or 0, 3), g.met) for g in of_tracing] == [(1.05, True), (11_000, True)]
+
+
+def test_a_run_that_was_given_up_makes_no_pair() -> None:
+    runs = [traced(UNSAMPLED, 0, 0.1), replace(traced(SAMPLED, 0, 0.1), finished=False)]
+    assert goals(runs)[3].met is None
+
+
+def test_the_pair_of_tracing_is_ours_so_it_must_be_exactly_once() -> None:
+    lost = replace(traced(SAMPLED, 0, 0.1), verdict=replace(CLEAN, lost=1))
+    assert not sound([lost], [])
 
 
 def test_a_run_is_sound_only_if_handoff_was_exactly_once_each_time() -> None:

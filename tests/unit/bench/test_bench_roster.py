@@ -6,7 +6,16 @@ import pytest
 import typer
 
 from infra.bench.__main__ import chosen_peers
-from infra.bench.roster import CONTROL, FAUST, OURS, OURS_PER_STAGE, PEERS, Workload, rotated
+from infra.bench.roster import (
+    CONTROL,
+    FAUST,
+    OURS,
+    OURS_PER_STAGE,
+    OWN_PEERS,
+    PEERS,
+    Workload,
+    rotated,
+)
 
 
 def test_each_round_starts_with_another_peer_and_leaves_none_out() -> None:
@@ -49,3 +58,9 @@ def test_without_a_choice_all_but_the_extras_take_part() -> None:
 def test_an_unknown_peer_is_refused_with_the_names_that_exist() -> None:
     with pytest.raises(typer.BadParameter, match="no peer celery; there are control, handoff"):
         chosen_peers("handoff,celery")
+
+
+def test_who_comes_first_of_the_pair_of_tracing_changes_and_both_get_every_job() -> None:
+    pair = OWN_PEERS[Workload.TRACING]
+    assert rotated(pair, 1) == list(reversed(rotated(pair, 0)))
+    assert [PEERS[name].jobs(Workload.TRACING, 1_000) for name in pair] == [1_000, 1_000]

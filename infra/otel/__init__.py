@@ -1,0 +1,1 @@
+"""OpenTelemetry for development: the collector of the compose file, and a receiver that counts."""
