@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
 from collections.abc import Sequence
 
 import structlog
@@ -14,12 +12,11 @@ from streams.config import Settings
 from streams.crashpoints import arm
 from streams.errors import BadSetup, BadWorld, Fenced
 from streams.flow import Flow
+from streams.runtime import memory
 from streams.runtime.app import HandoffApp, faust_app
 from streams.runtime.ending import Ending
 
 log = structlog.get_logger(__name__)
-
-_COLLECT_EVERY_S = 60.0
 
 #: Exit codes, as in `handoff worker --help`.
 STOPPED, CRASHED, SETUP, WORLD, FENCED = 0, 1, 2, 3, 4
@@ -32,7 +29,7 @@ def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
     `grace_s`, the rest is released for the next owner. After SIGKILL the same slot goes on at once.
     """
     arm(settings.crash_point)
-    _calm_garbage_collector()
+    memory.calm()
     app = faust_app(flow, stages, settings)
     # uvloop: timers, tasks and sockets cost a third of asyncio's own.
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -40,32 +37,12 @@ def run_worker(flow: Flow, stages: Sequence[str], settings: Settings) -> int:
     return _exit_code(app.failure)
 
 
-def _calm_garbage_collector() -> None:
-    """Records in flight are many and free of cycles: collecting them over and over costs a third
-    of the hot path. What was imported never becomes garbage."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(300_000, 10, 20)
-
-
-async def _collect_garbage() -> None:
-    """Cycles are few (what raised, clients that broke), but with thresholds like these they would
-    stay for hours. One full collection takes some 10 ms. What a backlog has taken and left goes
-    back to the system, where the C library (glibc) can be told to."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while True:
-        await asyncio.sleep(_COLLECT_EVERY_S)
-        gc.collect()
-        if trim is not None:
-            await asyncio.to_thread(trim, 0)
-
-
 async def _serve(app: HandoffApp) -> None:
     parts = app.feeds.parts
     ending = Ending(parts.settings, parts.vitals, CRASHED)
     told = asyncio.ensure_future(ending.told.wait())
     life = asyncio.ensure_future(_live(app))
-    collector = asyncio.ensure_future(_collect_garbage())
+    collector = asyncio.ensure_future(memory.collect())
     try:
         await asyncio.wait((told, life), return_when=asyncio.FIRST_COMPLETED)
         if life.done():

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from streams.runtime import worker
+from streams.runtime import memory, worker
 
 
 class App:
@@ -86,10 +86,10 @@ class Knot:
 async def test_cycles_are_freed_although_the_thresholds_are_high(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(worker, "_COLLECT_EVERY_S", 0.01)
+    monkeypatch.setattr(memory, "_COLLECT_EVERY_S", 0.01)
     knot = weakref.ref(Knot())
     assert knot() is not None
-    collector = asyncio.ensure_future(worker._collect_garbage())
+    collector = asyncio.ensure_future(memory.collect())
     async with asyncio.timeout(30):
         while knot() is not None:
             await asyncio.sleep(0.01)
