@@ -41,13 +41,20 @@ class GroupFacts:
         return self.state in ("STABLE", "EMPTY", "DEAD")
 
 
-def describe_group(settings: Settings, admin: AdminClient, group: str, topic: str) -> GroupFacts:
+def describe_group(
+    settings: Settings,
+    admin: AdminClient,
+    group: str,
+    topic: str,
+    *,
+    timeout_s: float = ADMIN_TIMEOUT_S,
+) -> GroupFacts:
     """The members of `group` and which of them own partitions of `topic`. A group that nobody ever
     joined has none. Raises `BadWorld`."""
     with blame(settings, f"describing group {group}"):
-        futures = admin.describe_consumer_groups([group], request_timeout=ADMIN_TIMEOUT_S)
+        futures = admin.describe_consumer_groups([group], request_timeout=timeout_s)
         try:
-            found = futures[group].result(ADMIN_TIMEOUT_S)
+            found = futures[group].result(timeout_s)
         except KafkaException as e:
             # Older brokers call such a group dead.
             if e.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:

@@ -15,11 +15,14 @@ import structlog
 from streams.config import Settings
 from streams.errors import BadSetup, BadWorld, Fenced
 from streams.kafka import Consumer, KafkaError, TopicFacts, TopicPartition, fenced, group_consumer
+from streams.runtime.unowned import Unowned
 
 log = structlog.get_logger(__name__)
 
 #: How long a poll waits for a first record, and so how long a stop may take to be seen.
 POLL_S = 0.1
+#: The group looks for sessions that are over now and then.
+_EXPIRY_S = 1.0
 #: Sessions within which a consumer must not break again: a twin fences it within one.
 _BROKEN_AGAIN_SESSIONS = 2
 
@@ -58,6 +61,7 @@ class PollingThread(ABC):
         self._member = settings.names.member(group, settings.slot)
         self._ending = Event()
         self._broken: BaseException | None = None
+        self._unowned = Unowned(settings, topic, group, self._member)
         #: For others to see: when it polled last (monotonic), whether it has an assignment, be it
         #: an empty one.
         self.stepped_at = time.monotonic()
@@ -128,20 +132,30 @@ class PollingThread(ABC):
             while not self._ending.is_set():
                 try:
                     self._consume()
+                    self._stay_away()
                 except (Fenced, ConsumerBroke) as e:
                     now = time.monotonic()
                     if now - broken_at < grace_s:
                         raise
                     broken_at = now
                     log.warning("consumer_replaced", group=self._group, why=e.message)
-                    self.assigned = False
-                    self._broken = None
-                    self.forget()
+                    self._let_go()
         except BaseException as e:
             self._fail(e)
 
+    def _let_go(self) -> None:
+        self.assigned = False
+        self._broken = None
+        self.forget()
+
+    def _stay_away(self) -> None:
+        """Until the group has removed us, and dealt without us."""
+        if not self._ending.is_set():
+            self._let_go()
+            self._ending.wait(self._settings.session_timeout_ms / 1000 + _EXPIRY_S)
+
     def _consume(self) -> None:
-        """With one consumer, until it breaks or we are stopped."""
+        """With one consumer, until it breaks, the group is to deal anew or we are stopped."""
         consumer = group_consumer(
             self._settings, self._group, self._member, tell_ends=self.tell_ends
         )
@@ -156,6 +170,8 @@ class PollingThread(ABC):
                 self.step(consumer)
                 self.stepped_at = time.monotonic()
                 self.check()
+                if self._unowned.ours_to_mend():
+                    return
         finally:
             consumer.close()
 
@@ -167,6 +183,7 @@ class PollingThread(ABC):
                 callback(consumer, partitions)
                 if assigned is not None:
                     self.assigned = assigned
+                    self._unowned.look_later()
             except BaseException as e:
                 self._broken = e
 

@@ -4,7 +4,6 @@ once. (The other points: `tests/unit/test_crash_points.py` says where.)
 
 from __future__ import annotations
 
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from tests.support.judge import (
     assert_projection_is_the_fold,
 )
 from tests.support.rig import Rig, job_id
-from tests.support.worker import Worker
+from tests.support.worker import killed
 
 pytestmark = pytest.mark.services
 
@@ -34,10 +33,6 @@ def job(n: int) -> Job:
     """A job with an effect, at work for up to 30 ms."""
     fault = "" if n % REJECTED else "reject"
     return Job(n=n, wait_ms=n * 7 % 30, effect="repeatable", fault=fault)
-
-
-def killed(worker: Worker) -> None:
-    assert worker.ended() == -signal.SIGKILL, worker.log[-4000:]
 
 
 @pytest.mark.parametrize(

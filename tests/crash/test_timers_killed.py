@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from streams.config import Settings
 from tests.support.judge import doubles, steps_by_job
 from tests.support.patient import APP, Ask, flow
 from tests.support.rig import Rig, job_id
-from tests.support.worker import Worker
+from tests.support.worker import killed
 
 pytestmark = pytest.mark.services
 
@@ -53,10 +52,6 @@ def pending(rig: Rig) -> int:
 
 def returned(rig: Rig) -> int:
     return sum(1 for r in rig.records("ask") if r.header(h.TIMER) is not None)
-
-
-def killed(worker: Worker) -> None:
-    assert worker.ended() == -signal.SIGKILL, worker.log[-4000:]
 
 
 def test_a_timekeeper_and_a_dispatcher_killed_at_each_of_their_points_repeat_and_lose_no_job(

@@ -83,3 +83,8 @@ class Worker:
         if self.running:
             self.process.kill()
         self.process.wait(_END_TIMEOUT_S)
+
+
+def killed(worker: Worker) -> None:
+    """Wait until it has killed itself, at the crash point that it was given."""
+    assert worker.ended() == -signal.SIGKILL, worker.log[-4000:]
