@@ -65,7 +65,7 @@ def plant(folder: Path) -> Iterator[Plant]:
                 "database_url": direct.database_url.replace(
                     f":{port}/", f":{postgres_proxy.port}/"
                 ),
-                # Any outage fills it: memory is at its bound early, and what grows later leaks.
+                # The load's first burst fills it.
                 "max_in_flight_records": 2_000,
             }
         )
