@@ -110,7 +110,9 @@ def _closely(record: Record, found: dict[str, bytes | None], flow: bytes, topic_
     seq = _number(found[h.SEQ])
     spent = found.get(_ATTEMPT) or b""
     bad_attempts = _TIMER in found and not (spent.isdigit() and len(spent) <= _PLAIN_SEQ_DIGITS)
-    if not 0 < seq < _MAX_SEQ or found.get(h.FLOW) != flow or not is_job_id(job_id) or bad_attempts:
+    bad_keys = h.KEYS_OF in found and not is_job_id(_text(found[h.KEYS_OF]))
+    bad = bad_attempts or bad_keys or found.get(h.FLOW) != flow or not is_job_id(job_id)
+    if not 0 < seq < _MAX_SEQ or bad:
         return Claim(_place(record, topic_id), 0, Kind.UNUSABLE)
     if h.REDRIVE in found:
         return Claim(pack(job_id), seq, Kind.REDRIVE)

@@ -1,0 +1,20 @@
+-- What a rerun asks and writes. The steps of the original come from `job_history`.
+
+-- name: rerun_steps
+-- All steps of a job, with their output as the text that it was written as.
+SELECT trace_id, seq, flow, stage, status, handed_to, data::text AS data,
+       consumed_topic, consumed_topic_id, consumed_partition, consumed_offset
+FROM job_history WHERE trace_id = %(job)s
+ORDER BY seq, topic_id, "partition", "offset";
+
+-- name: rerun_row
+SELECT trace_id, keys_of FROM reruns WHERE trace_id = %(job)s;
+
+-- name: job_end
+SELECT status, updated_at FROM jobs WHERE trace_id = %(job)s;
+
+-- name: record_rerun
+-- The first to ask for an id decides under whose keys it is done.
+INSERT INTO reruns (trace_id, rerun_of, stage, label, keys_of, who, why)
+VALUES (%(job)s, %(rerun_of)s, %(stage)s, %(label)s, %(keys_of)s, %(who)s, %(why)s)
+ON CONFLICT (trace_id) DO NOTHING;
