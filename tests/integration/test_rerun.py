@@ -10,7 +10,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import pytest
 from schemas import headers as h
 from schemas.ids import traceparent
 from schemas.state import Status
+from streams.audit import audited
 from streams.config import Settings
-from tests.support.audits import found, project, truncate
+from tests.support.audits import found, pairs, project, truncate
 from tests.support.commands import Command, Completed
 from tests.support.flows import Job
 from tests.support.judge import assert_no_step_twice, steps_by_job
@@ -52,13 +53,13 @@ class Town:
     def ended(self) -> int:
         return len({s.trace_id for s in self.rig.states() if s.status.terminal})
 
-    def settle(self, worker: Any) -> None:
-        """Drained, projected, the worker stopped, and the audit has nothing to say."""
+    def settle(self, worker: Any, findings: Collection[tuple[str, str]] = ()) -> None:
+        """Drained, projected, the worker stopped, and the audit says nothing but `findings`."""
         self.rig.wait_drained()
         project(self.rig)
         assert worker.stop() == 0
         assert_no_step_twice(self.rig)
-        assert found(self.rig) == set()
+        assert found(self.rig) == set(findings)
 
     def run_to(self, count: int, app: str = APP) -> None:
         """A worker until `count` jobs are over."""
@@ -102,6 +103,9 @@ def test_with_the_same_effects_the_target_is_not_called_and_with_new_ones_once(t
     assert town.told(at_work["job"]) == FROM_WORK
     # What says whose keys they are came through a hand-off.
     assert town.told(at_take["job"]) == FROM_TAKE
+    # A replay finds its answers where the rerun did.
+    replayed = ran(town.handoff("replay", "--trace", at_take["job"], "--app", APP, "-o", "json"))
+    assert json.loads(replayed.stdout)["counts"]["same"] == 3
     anew = town.rerun(job, "work", "new", "--label", "anew")
     town.run_to(4)
     assert town.calls[1:] == [f"{anew['job']}:work:0:mark"]
@@ -252,14 +256,27 @@ def test_an_input_that_has_expired_is_taken_from_the_step_before_or_is_gone(
         again = town.rerun(job, "work", "new")
         assert again["input"] == "step 1 in job_history"
         assert rig.records("work")[-1].value == value
-        town.run_to(2)
+        worker = rig.worker()
+        rig.wait(lambda: town.ended() == 2, "the rerun is over")
+        # That the topics were cut short is a finding of its own; there is no other.
+        town.settle(worker, {("topic_truncated", "")})
         assert town.told(again["job"]) == FROM_WORK
 
 
 def test_the_audit_finds_a_rerun_that_was_passed_over(town: Town) -> None:
     (job,) = town.finished(Job(n=7, effect="once"))
     again = town.rerun(job, "work", "same")["job"]
-    assert found(town.rig) == set(), "it waits to be consumed"
+    # It waits to be consumed. An attempt of it that died will be taken over, under the old key.
+    town.rig.sql(
+        "UPDATE effects SET status = 'claimed', idempotent = true, leased_until = now(),"
+        " result = NULL, settled_at = NULL"
+    )
+    with audited(town.rig.settings) as verdict:
+        assert pairs(verdict) == set()
     ends = {r.partition: (r.offset + 1, "") for r in town.rig.records("work")}
     town.rig.set_committed("work", ends)
-    assert ("record_lost", again) in found(town.rig)
+    with audited(town.rig.settings) as verdict:
+        assert pairs(verdict) == {("record_lost", again)}
+    town.rig.sql("DELETE FROM reruns")
+    with audited(town.rig.settings) as verdict:
+        assert pairs(verdict) == {("record_lost", again), ("effect_unsettled", job)}
