@@ -8,6 +8,6 @@ How it works and what a crash leaves: infra/decisions/0014-rerun.md.
 """
 
 from streams.rerun.input import Input, Refused
-from streams.rerun.rerun import Keys, Plan, Rerun, Sent
+from streams.rerun.rerun import Keys, Plan, Rerun, Sent, parked_reruns
 
-__all__ = ["Input", "Keys", "Plan", "Refused", "Rerun", "Sent"]
+__all__ = ["Input", "Keys", "Plan", "Refused", "Rerun", "Sent", "parked_reruns"]

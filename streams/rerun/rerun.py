@@ -194,6 +194,12 @@ class Rerun:
                 raise BadSetup(f"Topic {topic} does not exist. Run `handoff topics apply` first.")
 
 
+def parked_reruns(conn: SyncConn, job: str, stage: str) -> list[str]:
+    """Jobs that wait at `stage` and do their effects under the keys of `job`, as it did."""
+    rows = conn.execute(_SQL["parked_reruns"], {"job": job, "stage": stage})
+    return [row["trace_id"] for row in rows]
+
+
 def _must_be_over(job: Job) -> None:
     if job.status.terminal:
         return

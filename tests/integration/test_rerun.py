@@ -189,6 +189,31 @@ def test_a_rerun_that_fails_and_is_redriven_keeps_to_the_keys_of_the_original(to
     assert town.calls == [f"{job}:work:0:mark"]
 
 
+def test_a_rerun_killed_in_an_effect_that_must_not_be_repeated_is_parked_and_resolved(
+    town: Town,
+) -> None:
+    (job,) = town.finished(Job(n=7, effect="once"))
+    key = f"{job}:work:0:mark"
+    town.rig.sql("DELETE FROM effects")
+    again = town.rerun(job, "work", "same")["job"]
+    killed = town.rig.worker(crash_point="ledger.called")
+    assert killed.ended() == -signal.SIGKILL, killed.log[-4000:]
+    worker = town.rig.worker()
+    town.rig.wait(lambda: town.rig.dead_letters("work"), "the rerun is parked")
+    town.settle(worker, {("effect_in_doubt", job)})
+    assert town.calls == [key] * 2, "by the original, and by the attempt that died"
+    assert key in town.handoff("why", again).stdout
+    shown = json.loads(ran(town.handoff("jobs", "show", again, "-o", "json")).stdout)
+    assert [(e["key"], e["status"]) for e in shown["effects"]] == [(key, "in_doubt")]
+    answer = ("--happened", "--result", '{"n": 7}', "--reason", "seen", "--yes")
+    resolved = ran(town.handoff("effects", "resolve", key, *answer))
+    assert resolved.stdout == f"handoff dlq redrive {again}\n"
+    ran(town.handoff("dlq", "redrive", again))
+    town.run_to(2)
+    assert town.told(again)[-1] == (3, "finish", Status.DONE)
+    assert town.calls == [key] * 2
+
+
 def test_a_command_killed_before_it_sends_is_run_again(town: Town) -> None:
     (job,) = town.finished(Job(n=7, effect="once"))
     settings = town.rig.settings.model_copy(update={"crash_point": "rerun.recorded"})

@@ -10,6 +10,12 @@ ORDER BY seq, topic_id, "partition", "offset";
 -- name: rerun_row
 SELECT trace_id, keys_of FROM reruns WHERE trace_id = %(job)s;
 
+-- name: parked_reruns
+-- Reruns that do their effects under the keys of this job, and wait at this stage.
+SELECT again.trace_id FROM reruns AS r JOIN jobs AS again ON again.trace_id = r.trace_id
+WHERE r.keys_of = %(job)s AND again.stage = %(stage)s AND again.status = 'waiting'
+ORDER BY again.trace_id;
+
 -- name: job_end
 SELECT status, updated_at FROM jobs WHERE trace_id = %(job)s;
 
