@@ -36,7 +36,12 @@ LINK: Final = "handoff_link"
 #: Of a redriven record, the first one: place of the dead letter, `topic/partition/offset`. A record
 #: with it may be a copy of another, so its step is claimed.
 REDRIVE: Final = "handoff_redrive"
-#: What begins so speaks of one delivery; of these only `LINK` belongs to the job, and `RAW_KEY`.
+#: Of a rerun's first record: the job that it repeats.
+RERUN: Final = "handoff_rerun"
+#: The job under whose keys this job's effects are done, where that is not the job itself. Each
+#: hand-off of such a job carries it, first, so that none of them is taken for a plain one.
+KEYS_OF: Final = "handoff_keys_of"
+#: What begins so speaks of one delivery, but for `OF_THE_JOB`.
 OURS: Final = "handoff_"
 
 #: First header of a record that a timer brought back, and what for (`retry`): it is no plain
@@ -46,6 +51,9 @@ TIMER: Final = "handoff_timer"
 ATTEMPT: Final = "handoff_attempt"
 #: Raw key of the record that waited, where it was not the job's id.
 RAW_KEY: Final = "handoff_key"
+#: Of our headers these outlive a delivery; the others are written anew when a timer or a redrive
+#: brings a record back, so that it does not grow from round to round.
+OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF})
 #: Of a record on the `timers` topic only: when it is due (epoch ms), and which topic it returns to.
 DUE: Final = "handoff_due"
 RETURN: Final = "handoff_return"

@@ -53,6 +53,12 @@ def id_from_field(flow: str, value: str) -> str:
     return id_from_line(flow, value.encode(), -1)
 
 
+def id_of_rerun(job_id: str, stage: str, label: str) -> str:
+    """The id of the rerun called `label` of a job from `stage` on: asked for twice, it is one."""
+    content = b"%b\0%b\0%b" % (job_id.encode(), stage.encode(), label.encode())
+    return blake2b(content, digest_size=16, person=b"handoff-rerun").hexdigest()
+
+
 def traceparent(job_id: str, seq: int) -> str:
     """The W3C context of one hop, sampled: `00-<trace>-<span>-01`."""
     return f"00-{trace_id_of(job_id)}-{span_id(job_id, seq)}-01"

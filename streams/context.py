@@ -66,10 +66,11 @@ class Context:
     """One job at one stage, for one run of its handler.
 
     `trace_id` (32 hex digits, `/n` added for children), `flow`, `stage`, `seq` (the step that this
-    run will write), `attempt` (from 1).
+    run will write), `attempt` (from 1), `keys_of` (the job under whose keys its effects are done:
+    itself, or the original of a rerun with the same effects).
     """
 
-    __slots__ = ("_effects", "attempt", "flow", "seq", "stage", "trace_id")
+    __slots__ = ("_effects", "attempt", "flow", "keys_of", "seq", "stage", "trace_id")
 
     def __init__(
         self,
@@ -79,8 +80,10 @@ class Context:
         seq: int,
         attempt: int,
         effects: EffectRunner,
+        keys_of: str | None = None,
     ) -> None:
         self.trace_id = trace_id
+        self.keys_of = keys_of or trace_id
         self.flow = flow
         self.stage = stage
         self.seq = seq
@@ -93,9 +96,10 @@ class Context:
         return traceparent(self.trace_id, self.seq)
 
     def effect_key(self, name: str) -> str:
-        """The idempotency key of this job's effect `name`: the same on every retry and redrive."""
+        """The idempotency key of this job's effect `name`: the same on every retry and redrive, and
+        on a rerun with `--effects same`."""
         # The third part counts the visits of a flow that loops back to a stage.
-        return f"{self.trace_id}:{self.stage}:0:{name}"
+        return f"{self.keys_of}:{self.stage}:0:{name}"
 
     async def effect(
         self,
@@ -123,7 +127,8 @@ class Context:
         call = EffectCall(
             self.effect_key(name),
             name,
-            self.trace_id,
+            # The row belongs to the job that its key names: a later rerun or redrive finds it so.
+            self.keys_of,
             self.flow,
             self.stage,
             fn,

@@ -44,16 +44,19 @@ WireHeaders = list[tuple[str, str | bytes | None]]
 class Heading:
     """The headers of new jobs at one stage. There is no `handoff_seq`: that makes it a new job.
 
-    `link` is the `traceparent` of the span that submits.
+    `link` is the `traceparent` of the span that submits; `more` are headers on top.
     """
 
-    def __init__(self, flow: str, model: type[BaseModel], link: str | None) -> None:
+    def __init__(
+        self, flow: str, model: type[BaseModel], link: str | None, more: WireHeaders | None = None
+    ) -> None:
         name = getattr(model, "CE_TYPE", None) or f"{flow}.{model.__name__.lower()}"
         self._fixed: WireHeaders = [
             (CE_SPECVERSION, b"1.0"),
             (CE_TYPE, name.encode()),
             (CE_SOURCE, f"handoff/{flow}/submit".encode()),
             (FLOW, flow.encode()),
+            *(more or ()),
         ]
         if link is not None:
             self._fixed.append((LINK, link.encode()))

@@ -37,7 +37,8 @@ class Kind(IntEnum):
     #: A copy that an operator, or a timer, brought back: there may be several.
     REDRIVE = 2
     TIMER = 3
-    #: A hand-off that cannot be one; its consumer dead-letters it as a job named by its place.
+    #: A hand-off that cannot be one; its consumer dead-letters it as a job named by its place. Or a
+    #: rerun whose original has no name; its consumer dead-letters it.
     UNUSABLE = 4
     #: A null value: no job, its consumer passes it over.
     TOMBSTONE = 5
@@ -103,14 +104,17 @@ def _plain(key: bytes | None, hop: bytes, flow: bytes) -> Claim | None:
 
 def _closely(record: Record, found: dict[str, bytes | None], flow: bytes, topic_id: UUID) -> Claim:
     job_id = _text(record.key())
+    bad_keys = h.KEYS_OF in found and not is_job_id(_text(found[h.KEYS_OF]))
     if h.SEQ not in found:
+        kind = Kind.UNUSABLE if bad_keys else Kind.SUBMISSION
         if is_job_id(job_id) and "/" not in job_id:
-            return Claim(pack(job_id), 0, Kind.SUBMISSION)
-        return Claim(_place(record, topic_id), 0, Kind.SUBMISSION)
+            return Claim(pack(job_id), 0, kind)
+        return Claim(_place(record, topic_id), 0, kind)
     seq = _number(found[h.SEQ])
     spent = found.get(_ATTEMPT) or b""
     bad_attempts = _TIMER in found and not (spent.isdigit() and len(spent) <= _PLAIN_SEQ_DIGITS)
-    if not 0 < seq < _MAX_SEQ or found.get(h.FLOW) != flow or not is_job_id(job_id) or bad_attempts:
+    bad = bad_attempts or bad_keys or found.get(h.FLOW) != flow or not is_job_id(job_id)
+    if not 0 < seq < _MAX_SEQ or bad:
         return Claim(_place(record, topic_id), 0, Kind.UNUSABLE)
     if h.REDRIVE in found:
         return Claim(pack(job_id), seq, Kind.REDRIVE)

@@ -18,7 +18,6 @@ from rich.text import Text
 from streams.audit import Finding, Options, Verdict, audited
 from streams.audit.rules import Rule, Severity
 from streams.audit.run import Progress as Progressed
-from streams.cli.jobs import since_when
 from streams.cli.output import (
     BAD_NEWS,
     Format,
@@ -29,6 +28,7 @@ from streams.cli.output import (
     result_console,
     say,
 )
+from streams.cli.times import since_when
 from streams.config import load_settings
 
 app = typer.Typer(add_completion=False)

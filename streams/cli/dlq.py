@@ -21,8 +21,8 @@ from streams.cli.dlq_view import (
     show_letter,
     show_letters,
 )
-from streams.cli.jobs import since_when
 from streams.cli.output import Format, Output, print_json, say
+from streams.cli.times import since_when
 from streams.config import load_settings
 from streams.deadletter.actions import Settled, actions_on
 from streams.deadletter.choice import Choice

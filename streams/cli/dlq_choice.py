@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 
 from streams.cli.filters import filter_words
-from streams.cli.jobs import since_when
 from streams.cli.output import BAD_NEWS, complain
+from streams.cli.times import since_when
 from streams.deadletter.actions import Settled
 from streams.deadletter.choice import Choice
 from streams.deadletter.find import Head, choose, find

@@ -26,6 +26,7 @@ from streams.errors import BadSetup
 from streams.ledger.doubt import Action, effect_actions, happened_twice, resolve
 from streams.ledger.queries import Effect, list_effects
 from streams.postgres import connect
+from streams.rerun import parked_reruns
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The ledger of side effects.")
 
@@ -110,11 +111,13 @@ def resolve_command(
         raise typer.Exit(BAD_SETUP)
     with connect(load_settings()) as conn:
         found = resolve(conn, key, answer, actor=as_name or getpass.getuser(), reason=reason)
+        # The row is the original's; who waits for it may be a rerun.
+        waiting = parked_reruns(conn, found.trace_id, found.stage) or [found.trace_id]
     say(f"Effect {found.name} of job {found.trace_id} at stage {found.stage} {said}. Recorded.")
     if happened and result is None:
         say("No --result was given: a run that expects more than null parks the job again.")
     say("The job still waits. Bring it back with:")
-    typer.echo(f"handoff dlq redrive {found.trace_id}")
+    typer.echo(f"handoff dlq redrive {' '.join(waiting)}")
 
 
 @app.command("actions")

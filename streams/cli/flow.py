@@ -12,7 +12,6 @@ import typer
 from rich.text import Text
 
 from streams.cli.checks import projection_lag
-from streams.cli.jobs import since_when
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.cli.output import (
     BAD_NEWS,
@@ -23,6 +22,7 @@ from streams.cli.output import (
     result_console,
     say,
 )
+from streams.cli.times import since_when
 from streams.cli.watch import Watch, watch
 from streams.config import Settings, load_settings
 from streams.errors import BadSetup

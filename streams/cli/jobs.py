@@ -1,10 +1,9 @@
-"""`handoff jobs ls|show|tail`: jobs as the projection knows them, and their steps as they come."""
+"""`handoff jobs ls|show|tail|rerun`: jobs as the projection knows them; one of them done again."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated
 
 import orjson
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from schemas.state import Status
 from streams.cli.find import find
+from streams.cli.jobs_rerun import rerun
 from streams.cli.jobs_tail import tail
 from streams.cli.output import (
     Format,
@@ -25,8 +25,8 @@ from streams.cli.output import (
     say,
     status_text,
 )
+from streams.cli.times import since_when
 from streams.config import load_settings
-from streams.errors import BadSetup
 from streams.postgres import connect
 from streams.state.queries import effects_of, history, list_jobs
 from streams.state.views import Effect, Hop, Job
@@ -36,25 +36,6 @@ app = typer.Typer(
     add_completion=False,
     help="Jobs as the projection knows them; their steps as they come.",
 )
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-_AGO = re.compile(r"(\d{1,6})([smhd])")
-
-
-def since_when(text: str, now: datetime, option: str = "--since") -> datetime:
-    """`90s`, `15m`, `2h`, `7d` before `now`, or an ISO 8601 time (UTC unless it says otherwise).
-
-    Raises `BadSetup` that names the `option` which holds neither."""
-    ago = _AGO.fullmatch(text)
-    if ago:
-        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise BadSetup(
-            f"{option} takes 90s, 15m, 2h, 7d or an ISO 8601 time; {text!r} is neither."
-        ) from None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 @app.command("ls")
@@ -125,6 +106,7 @@ def show(
 
 
 app.command("tail")(tail)
+app.command("rerun")(rerun)
 
 
 def _facts(job: Job) -> Table:

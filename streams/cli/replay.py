@@ -16,7 +16,6 @@ from rich.text import Text
 from streams.cli.audit import drawn_progress
 from streams.cli.dlq_choice import parse_filter
 from streams.cli.dlq_redrive import parse_rate
-from streams.cli.jobs import since_when
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.cli.output import (
     BAD_NEWS,
@@ -27,6 +26,7 @@ from streams.cli.output import (
     result_console,
 )
 from streams.cli.replay_choice import parse_bound, parse_jobs
+from streams.cli.times import since_when
 from streams.config import Settings, load_settings
 from streams.deadletter.choice import Choice
 from streams.errors import BadSetup

@@ -14,9 +14,6 @@ from streams.deadletter.letters import Header, Letter, Place, System
 from streams.names import Names
 
 _BORN_DIGITS: Final = 16
-#: Of our headers these belong to the job. The others speak of one delivery (its step, attempts,
-#: timer, redrive) and are written anew, so that a record does not grow from round to round.
-_OF_THE_JOB: Final = frozenset({h.LINK, h.RAW_KEY})
 
 
 class Redriven(NamedTuple):
@@ -51,10 +48,10 @@ def plan_redrive(letter: Letter, names: Names, value: bytes | None = None) -> Re
         (h.FLOW, letter.flow.encode()),
         (h.BORN, _born(letter)),
     ]
-    kept = _OF_THE_JOB
+    kept = h.OF_THE_JOB
     if letter.key is not None and letter.key != letter.job.encode():
         headers.append((h.RAW_KEY, letter.key))
-        kept = _OF_THE_JOB - {h.RAW_KEY}
+        kept = h.OF_THE_JOB - {h.RAW_KEY}
     rest = [x for x in letter.headers if x[0] in kept or not x[0].startswith(h.OURS)]
     headers += h.traced(rest, letter.job, letter.seq)
     topic = names.stage_topic(letter.flow, letter.stage)

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import orjson
 
+from schemas import headers as h
 from schemas.state import JobError, Status
 from streams.config import Settings
 from streams.flow import Flow
@@ -61,7 +62,9 @@ class Lookup:
     def cases(self, records: Sequence[tuple[str, StoredRecord]]) -> list[Case]:
         """A case for each (stage, record)."""
         steps = self.steps_at([record.spot for _, record in records])
-        effects = self.effects_of({step.job for step in steps.values()})
+        effects = self.effects_of(
+            {_keys_of(r, steps[r.spot]) for _, r in records if r.spot in steps}
+        )
         known = self._known([x for x in records if x[1].spot not in steps])
         return [self._case(stage, r, steps.get(r.spot), effects, known) for stage, r in records]
 
@@ -95,7 +98,7 @@ class Lookup:
             place=record.place,
             record=record,
             step=step,
-            effects=effects.get((step.job, step.stage), ()) if step else (),
+            effects=effects.get((_keys_of(record, step), step.stage), ()) if step else (),
             because=because,
             skip=skip,
             pruned=step is not None and step.committed_us < self._pruned_before_us,
@@ -163,6 +166,13 @@ def _name(record: StoredRecord, flow: str) -> tuple[str, int]:
     d = Delivery(record, tracker_of(record), 0, 0)
     d.identify(flow.encode())
     return d.job_id, d.seq
+
+
+def _keys_of(record: StoredRecord, step: Step) -> str:
+    """The job under whose keys the effects of a step were done: a rerun may do them under those of
+    its original."""
+    told = dict(record.headers_).get(h.KEYS_OF)
+    return step.job if told is None else told.decode(errors="replace")
 
 
 def _json(value: Any) -> str:

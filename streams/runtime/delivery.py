@@ -64,6 +64,8 @@ class Delivery:
     claimable = False
     fault: str | None = None
     link: str | None = None
+    #: The job under whose keys its effects are done, if another than `job_id`.
+    keys_of: str | None = None
     model: Any = None
     #: Of the run under way, and of the wait for the next one, which ends at `again_at` (loop time).
     task: Any = None
@@ -102,7 +104,8 @@ class Delivery:
             return ()
 
     def identify(self, flow: bytes) -> None:
-        """Read key and headers: `job_id`, `seq`, `born_us`, `link`. Never raises; see `fault`."""
+        """Read key and headers: `job_id`, `seq`, `born_us`, `link`, `keys_of`; or `fault`, but
+        nothing is raised."""
         headers = self.raw_headers()
         if not (
             headers and headers[0][0] == h.HOP and self._is_plain_hand_off(headers[0][1], flow)
@@ -135,6 +138,8 @@ class Delivery:
             text = key.decode() if key else ""
         except UnicodeDecodeError:
             text = ""
+        if h.KEYS_OF in found:
+            self._read_keys_of(found[h.KEYS_OF] or b"")
         self.born_us = _born(found.get(h.BORN), self.produced_us)
         if h.SEQ in found:
             self._hand_off(text, found, flow)
@@ -171,6 +176,14 @@ class Delivery:
             self.attempt = self.attempts_told = int(spent)
         else:
             self.fault = f"its header {h.ATTEMPT} is no number"
+
+    def _read_keys_of(self, raw: bytes) -> None:
+        text = raw.decode(errors="replace")
+        if is_job_id(text):
+            self.keys_of = text
+        else:
+            # Under keys of its own its effects would be done once more.
+            self.fault = f"its header {h.KEYS_OF} is no job id"
 
     def _new_job(self, text: str, found: Mapping[str, bytes | None]) -> None:
         self.is_new_job = True

@@ -172,6 +172,8 @@ class RecordWriter:
             (h.CE_TIME, self._iso(result.finished_us)),
             *self._static_headers,
         ]
+        if d.keys_of is not None:
+            headers.insert(0, (h.KEYS_OF, d.keys_of.encode()))
         return target.topic, key, result.data, headers
 
     def _timer_record(self, d: Delivery, wakes_us: int) -> OutRecord:

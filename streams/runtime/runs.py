@@ -114,4 +114,5 @@ class Runs:
             d.seq,
             d.attempt,
             self._effects,
+            d.keys_of,
         )

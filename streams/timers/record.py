@@ -21,8 +21,6 @@ from streams.positions import LogRecord
 MAX_DUE_MS: Final = 253_402_300_799_999
 _DIGITS: Final = len(str(MAX_DUE_MS))
 _TOPIC: Final = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
-#: Of our headers these outlive a delivery; the others are written anew when a record returns.
-_OF_THE_JOB: Final = frozenset({h.LINK, h.RAW_KEY})
 
 #: As the driver gives and takes them: a value may be null.
 AnyHeaders = Sequence[tuple[str, bytes | None]]
@@ -73,7 +71,7 @@ def returned_headers(
     ]
     if raw_key is not None and raw_key != job:
         ours.append((h.RAW_KEY, raw_key))
-    kept = [x for x in before if not x[0].startswith(h.OURS) or x[0] in _OF_THE_JOB]
+    kept = [x for x in before if not x[0].startswith(h.OURS) or x[0] in h.OF_THE_JOB]
     return ours + h.traced(kept, job.decode(), seq)
 
 

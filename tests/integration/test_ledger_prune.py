@@ -129,6 +129,35 @@ async def test_only_what_no_record_can_ask_for_any_more_goes(
 
 
 @pytest.mark.usefixtures("jobs")
+async def test_effects_stay_while_a_rerun_may_ask_for_them_under_their_keys(
+    settings: Settings, pool: Pool
+) -> None:
+    # OPEN is a rerun of DONE, one of REDRIVEN is not known yet; both do their effects as before.
+    for rerun, original in ((OPEN, DONE), (job_id(77), REDRIVEN)):
+        sql(
+            settings,
+            "INSERT INTO reruns (trace_id, rerun_of, stage, label, keys_of, who)"
+            " VALUES (%s, %s, 'act', '1', %s, 'anna')",
+            rerun,
+            original,
+            original,
+        )
+    assert (await prune(pool, settings)).effects == 0
+    # Over, but a moment ago: it can still be rerun itself.
+    sql(settings, "UPDATE jobs SET status = 'done', updated_at = now() WHERE trace_id = %s", OPEN)
+    assert (await prune(pool, settings)).effects == 0
+    old = "UPDATE jobs SET updated_at = now() - interval '16 d' WHERE trace_id = %s"
+    sql(settings, old, OPEN)
+    # Its own and those of DONE.
+    assert (await prune(pool, settings)).effects == 4
+    assert {job for job, status in left(settings)[1] if status == "done"} == {
+        FAILED,
+        REDRIVEN,
+        RECENT,
+    }
+
+
+@pytest.mark.usefixtures("jobs")
 async def test_what_is_younger_than_the_horizon_stays(settings: Settings, pool: Pool) -> None:
     longer = settings.model_copy(update={"retention_ms": 9 * 86_400_000})
     pruned = await prune(pool, longer)

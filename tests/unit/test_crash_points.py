@@ -59,6 +59,7 @@ CRASH_POINTS = {
     "redrive.planned": _REDRIVE,
     "redrive.produced": _REDRIVE,
     "redrive.recorded": _REDRIVE,
+    "rerun.recorded": "integration/test_rerun.py::test_a_command_killed_before_it_sends",
 }
 
 

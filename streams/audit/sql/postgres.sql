@@ -93,9 +93,14 @@ SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
 WHERE EXISTS (SELECT FROM effects AS e WHERE e.key = asked.key);
 
 -- name: pg_answered_effects
--- Positions (from 1) of the effects that have an answer by now, or a living attempt.
+-- Positions (from 1) of the effects that have an answer by now, or a living attempt, or a rerun under way
+-- that does its effects under their keys and will come back to what may be repeated.
 SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
 WHERE NOT EXISTS (
     SELECT FROM effects AS e WHERE e.key = asked.key
-    AND (e.status = 'in_doubt' OR (e.status = 'claimed' AND e.leased_until <= now()))
+    AND (e.status = 'in_doubt' OR (e.status = 'claimed' AND e.leased_until <= now()
+    AND NOT (e.idempotent AND EXISTS (
+        SELECT FROM reruns AS r LEFT JOIN jobs AS j ON j.trace_id = r.trace_id
+        WHERE r.keys_of = e.trace_id AND coalesce(j.status, 'running') NOT IN ('done', 'cancelled')
+    ))))
 );

@@ -42,12 +42,18 @@ SELECT coalesce(
 ) AS value;
 
 -- name: prune_effects
--- Effects of jobs that are over. Those of failed and parked jobs stay: a redrive asks for them again.
+-- Effects of jobs that are over. Those of failed and parked jobs stay: a redrive asks for them again; and so
+-- do those under whose keys a rerun is not over, or not as long ago as this.
 WITH doomed AS (
     SELECT e.key
     FROM effects AS e JOIN jobs AS j USING (trace_id)
     WHERE e.status IN ('done', 'released') AND e.claimed_at > %(after)s AND e.claimed_at <= %(upto)s
       AND j.status IN ('done', 'cancelled') AND j.updated_at < %(before)s
+      AND NOT EXISTS (
+          SELECT FROM reruns AS r LEFT JOIN jobs AS again ON again.trace_id = r.trace_id
+          WHERE r.keys_of = e.trace_id AND r.trace_id <> e.trace_id AND NOT coalesce(
+              again.status IN ('done', 'cancelled') AND again.updated_at < %(before)s, false)
+      )
     FOR UPDATE OF e SKIP LOCKED
 ), pruned AS (
     DELETE FROM effects AS e USING doomed WHERE NOT %(dry_run)s AND e.key = doomed.key

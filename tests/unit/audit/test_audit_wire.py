@@ -73,6 +73,7 @@ _HEADERS = st.lists(
         st.tuples(st.just(h.SEQ), st.one_of(_NUMBERS, st.none())),
         st.tuples(st.just(h.FLOW), _FLOWS),
         st.tuples(st.just(h.REDRIVE), st.just(b"run.work.dlq/0/1")),
+        st.tuples(st.just(h.KEYS_OF), st.sampled_from([ID.encode(), b"order\xff", b"", None])),
         st.tuples(st.just(h.TRACEPARENT), st.just(b"00-x-y-01")),
         st.tuples(st.text(max_size=3), st.binary(max_size=3)),
     ),

@@ -16,9 +16,9 @@ import structlog
 import typer
 
 from streams import cli
-from streams.cli.jobs import since_when
 from streams.cli.load import load_flow
 from streams.cli.output import duration, exit_code, moment
+from streams.cli.times import since_when
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup, BadWorld, Fenced
 from streams.logs import configure_logs

@@ -68,6 +68,14 @@ def test_a_raw_key_that_is_not_the_jobs_id_survives_every_round() -> None:
     assert keyless.headers[4:] == [("tenant", b"acme"), TRACED]
 
 
+def test_the_original_of_a_rerun_and_whose_keys_it_uses_survive_every_round() -> None:
+    told_of = [(h.RERUN, b"a" * 32), (h.KEYS_OF, b"b" * 32)]
+    first = planned(letter([*told_of, *HAND_OFF]))
+    again = planned(read_letter(FakeRecord([*first.headers, *told(seq="3")]), TOPIC_ID, NAMES))
+    for plan in (first, again):
+        assert [x for x in plan.headers if x[0] in (h.RERUN, h.KEYS_OF)] == told_of
+
+
 def test_an_edited_payload_takes_the_place_of_the_original() -> None:
     assert planned(letter(HAND_OFF), b"{}").value == b"{}"
 

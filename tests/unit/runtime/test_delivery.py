@@ -143,3 +143,23 @@ def test_any_key_and_headers_give_a_usable_id_and_never_raise(
     assert is_job_id(d.job_id)
     assert d.key == d.job_id.encode()
     assert d.seq >= 1
+
+
+ORIGINAL = "000000000000000000000000000000aa"
+
+
+def test_a_record_says_under_whose_keys_its_effects_are_done() -> None:
+    keys = (h.KEYS_OF, ORIGINAL.encode())
+    assert identified(FakeMessage(b"{}", JOB.encode(), [keys])).keys_of == ORIGINAL
+    d = identified(FakeMessage(b"{}", JOB.encode(), [keys, *HOP]))
+    assert (d.keys_of, d.seq, d.claimable, d.fault) == (ORIGINAL, 5, False, None)
+    assert identified(FakeMessage(b"{}", JOB.encode(), HOP)).keys_of is None
+
+
+@pytest.mark.parametrize("name", [b"", b"order", b"\xff", JOB.upper().encode()])
+@pytest.mark.parametrize("hop", [[], HOP])
+def test_a_rerun_whose_original_has_no_name_is_not_run_under_keys_of_its_own(
+    name: bytes, hop: list[tuple[str, bytes]]
+) -> None:
+    d = identified(FakeMessage(b"{}", JOB.encode(), [(h.KEYS_OF, name), *hop]))
+    assert d.fault == "its header handoff_keys_of is no job id"

@@ -116,3 +116,32 @@ def test_a_wait_beyond_all_time_is_cut_to_what_can_be_written() -> None:
     assert read(d).wakes_at is not None
     topic, key, value, out = WRITER.records(d)[1]
     assert isinstance(decode(TimerRecord(topic, TOPIC_ID, 0, 0, 0, key, value, tuple(out))), Timer)
+
+
+ORIGINAL = "000000000000000000000000000000aa"
+
+
+def test_whose_keys_they_are_goes_on_with_hand_offs_timers_and_letters() -> None:
+    headers = [(h.RERUN, ORIGINAL.encode()), (h.KEYS_OF, ORIGINAL.encode())]
+    d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode(), headers, offset=17))
+    d.identify(b"mail")
+    WRITER.conclude(d, Text(text="x"), FINISHED_US)
+    _, key, value, out = WRITER.records(d)[1]
+    names = [name for name, _ in out]
+    assert names[:2] == [h.KEYS_OF, h.HOP]
+    assert h.RERUN not in names
+    after = delivery(make_tracker(), FakeMessage(value, key, out))
+    after.identify(b"mail")
+    assert (after.keys_of, after.job_id, after.seq, after.fault) == (ORIGINAL, JOB, 2, None)
+    error = JobError(kind="rejected", message="no")
+    WRITER.wait(d, error, FINISHED_US + 1, FINISHED_US)
+    assert dict(WRITER.records(d)[1][3])[h.KEYS_OF] == ORIGINAL.encode()
+    WRITER.fail(d, error, FINISHED_US)
+    assert dict(WRITER.records(d)[1][3])[h.KEYS_OF] == ORIGINAL.encode()
+
+
+def test_an_ordinary_hand_off_has_nothing_before_its_first_header() -> None:
+    d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode()))
+    d.identify(b"mail")
+    WRITER.conclude(d, Text(text="x"), FINISHED_US)
+    assert WRITER.records(d)[1][3][0][0] == h.HOP

@@ -1,0 +1,26 @@
+-- What a rerun asks and writes. The steps of the original come from `job_history`.
+
+-- name: rerun_steps
+-- All steps of a job, with their output as the text that it was written as.
+SELECT trace_id, seq, flow, stage, status, handed_to, data::text AS data,
+       consumed_topic, consumed_topic_id, consumed_partition, consumed_offset
+FROM job_history WHERE trace_id = %(job)s
+ORDER BY seq, topic_id, "partition", "offset";
+
+-- name: rerun_row
+SELECT trace_id, keys_of FROM reruns WHERE trace_id = %(job)s;
+
+-- name: parked_reruns
+-- Reruns that do their effects under the keys of this job, and wait at this stage.
+SELECT again.trace_id FROM reruns AS r JOIN jobs AS again ON again.trace_id = r.trace_id
+WHERE r.keys_of = %(job)s AND again.stage = %(stage)s AND again.status = 'waiting'
+ORDER BY again.trace_id;
+
+-- name: job_end
+SELECT status, updated_at FROM jobs WHERE trace_id = %(job)s;
+
+-- name: record_rerun
+-- The first to ask for an id decides under whose keys it is done.
+INSERT INTO reruns (trace_id, rerun_of, stage, label, keys_of, who, why)
+VALUES (%(job)s, %(rerun_of)s, %(stage)s, %(label)s, %(keys_of)s, %(who)s, %(why)s)
+ON CONFLICT (trace_id) DO NOTHING;
