@@ -111,7 +111,7 @@ def run(rig: Rig, jobs: int, kills: int) -> list[str]:
         began = time.monotonic()
         for kill in range(1, kills + 1):
             due = jobs * len(flow.stages) * kill // (kills + 1)
-            rig.wait(lambda due=due: len(received.hop_spans) >= due, f"{due} spans")  # type: ignore[misc]
+            wait_long(rig, lambda: len(received.hop_spans), due, "spans, and the next kill")
             for victim in victims:
                 victim.kill()
             print(f"SIGKILL {kill} of worker and tracer at {len(received.hop_spans):,} spans")
