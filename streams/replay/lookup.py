@@ -134,17 +134,7 @@ class Lookup:
     def consumed_by(self, jobs: Sequence[str]) -> list[Consumed]:
         """The records that the steps of `jobs` consumed."""
         rows = self.conn.execute(_SQL["consumed_by"], {"jobs": _json(jobs)})
-        return [
-            Consumed(
-                job=row["trace_id"],
-                seq=row["seq"],
-                flow=row["flow"],
-                stage=row["stage"],
-                topic=row["consumed_topic"] or "",
-                spot=None if row["consumed_topic_id"] is None else _spot(row),
-            )
-            for row in rows
-        ]
+        return [consumed_of(row) for row in rows]
 
     def _known(self, records: Sequence[tuple[str, StoredRecord]]) -> set[Spot]:
         """Those whose step is done, though not by them."""
@@ -159,6 +149,18 @@ class Lookup:
         rows = self.conn.execute(_SQL["known_steps"], {"steps": _json(steps)})
         done = {(row["trace_id"], row["seq"]) for row in rows}
         return {spot for spot, (job, seq, _) in named.items() if (job, seq) in done}
+
+
+def consumed_of(row: Mapping[str, Any]) -> Consumed:
+    """The record that a step consumed, by its row of `job_history`."""
+    return Consumed(
+        job=row["trace_id"],
+        seq=row["seq"],
+        flow=row["flow"],
+        stage=row["stage"],
+        topic=row["consumed_topic"] or "",
+        spot=None if row["consumed_topic_id"] is None else _spot(row),
+    )
 
 
 def _name(record: StoredRecord, flow: str) -> tuple[str, int]:

@@ -10,8 +10,7 @@ from streams.config import Settings
 from streams.errors import HandoffError
 from streams.kafka import admin_client
 from streams.postgres import SyncConn, load_queries
-from streams.replay.facts import Spot
-from streams.replay.lookup import Consumed
+from streams.replay.lookup import Consumed, consumed_of
 from streams.replay.sources import fetch
 
 _SQL: Final = load_queries("streams.rerun")
@@ -85,21 +84,6 @@ def step_before(steps: Sequence[Taken], last: Consumed) -> Input | None:
 
 def _steps(conn: SyncConn, job: str) -> list[Taken]:
     return [
-        Taken(
-            Consumed(
-                job=row["trace_id"],
-                seq=row["seq"],
-                flow=row["flow"],
-                stage=row["stage"],
-                topic=row["consumed_topic"] or "",
-                spot=None
-                if row["consumed_topic_id"] is None
-                else Spot(
-                    row["consumed_topic_id"], row["consumed_partition"], row["consumed_offset"]
-                ),
-            ),
-            tuple(row["handed_to"]),
-            row["data"],
-        )
+        Taken(consumed_of(row), tuple(row["handed_to"]), row["data"])
         for row in conn.execute(_SQL["rerun_steps"], {"job": job})
     ]

@@ -2,7 +2,7 @@
 
 -- name: rerun_steps
 -- All steps of a job, with their output as the text that it was written as.
-SELECT trace_id, seq, flow, stage, status, handed_to, data::text AS data,
+SELECT trace_id, seq, flow, stage, handed_to, data::text AS data,
        consumed_topic, consumed_topic_id, consumed_partition, consumed_offset
 FROM job_history WHERE trace_id = %(job)s
 ORDER BY seq, topic_id, "partition", "offset";
