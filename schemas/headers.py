@@ -41,6 +41,15 @@ RERUN: Final = "handoff_rerun"
 #: The job under whose keys this job's effects are done, where that is not the job itself. Each
 #: hand-off of such a job carries it, first, so that none of them is taken for a plain one.
 KEYS_OF: Final = "handoff_keys_of"
+#: First header of a forked child's first record: the step of its parent that forked. Its HOP has
+#: step 0.
+FORK: Final = "handoff_fork"
+#: How many children the job has had so far, where it has had any. Each later hand-off carries it,
+#: first, so that none of them is taken for a plain one.
+CHILDREN: Final = "handoff_children"
+#: First header of a branch's record for its join, `<n>;<status>;<seq>`: the child's number, how it
+#: ended, its last step. The value is its result, or the error that it ended with.
+ARRIVAL: Final = "handoff_arrival"
 #: What begins so speaks of one delivery, but for `OF_THE_JOB`.
 OURS: Final = "handoff_"
 
@@ -53,7 +62,7 @@ ATTEMPT: Final = "handoff_attempt"
 RAW_KEY: Final = "handoff_key"
 #: Of our headers these outlive a delivery; the others are written anew when a timer or a redrive
 #: brings a record back, so that it does not grow from round to round.
-OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF})
+OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF, CHILDREN})
 #: Of a record on the `timers` topic only: when it is due (epoch ms), and which topic it returns to.
 DUE: Final = "handoff_due"
 RETURN: Final = "handoff_return"

@@ -11,6 +11,10 @@ from hashlib import blake2b
 from uuid import UUID
 
 _HEX_DIGITS = 32
+#: Children that one job may have, over all its forks: five digits.
+MAX_CHILDREN = 100_000
+#: Forks within forks.
+MAX_DEPTH = 8
 _HEX = b"0123456789abcdef"
 _ZERO = b"0" * _HEX_DIGITS
 #: Steps that fit into four hex digits, one up.
@@ -57,6 +61,17 @@ def id_of_rerun(job_id: str, stage: str, label: str) -> str:
     """The id of the rerun called `label` of a job from `stage` on: asked for twice, it is one."""
     content = b"%b\0%b\0%b" % (job_id.encode(), stage.encode(), label.encode())
     return blake2b(content, digest_size=16, person=b"handoff-rerun").hexdigest()
+
+
+def child_id(parent: str, n: int) -> str:
+    """The id of a job's forked child number `n`, counted over all its forks from 0."""
+    return f"{parent}/{n}"
+
+
+def parent_of(job_id: str) -> str | None:
+    """The job that forked this one; None for a job that was submitted."""
+    parent, slash, _ = job_id.rpartition("/")
+    return parent if slash else None
 
 
 def traceparent(job_id: str, seq: int) -> str:

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
+
+#: The stage of a join agent's steps, in a flow that forks; no other stage may have its name.
+JOIN: Final = "join"
 
 #: Version of this type on the wire; old versions are upcast, never re-read by hope.
 VERSION = 1
@@ -64,6 +67,16 @@ class JobError(_Wire):
     message: str
 
 
+class Forked(_Wire):
+    """What a step forked: children `first` to `first` + `expected` - 1, whose results go to the
+    stage `join`. `digest` is a hash of what they were handed, to compare a replay by."""
+
+    join: str
+    first: int = Field(ge=0)
+    expected: int = Field(ge=0)
+    digest: str = ""
+
+
 class JobState(_Wire):
     """One committed step of one job."""
 
@@ -82,6 +95,10 @@ class JobState(_Wire):
     #: Stages and sinks that the step handed to.
     to: tuple[str, ...] = ()
     parent: str | None = None
+    #: Of a child's first step: the step of its parent that forked it.
+    forked_at: int | None = None
+    #: Of a step that forked: the job waits for the join of these children.
+    fork: Forked | None = None
     error: JobError | None = None
     #: When the timer of a waiting job is due; None for one that waits for a person.
     wakes_at: datetime | None = None

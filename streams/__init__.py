@@ -6,7 +6,8 @@ What a stage author needs; everything else is in the modules below.
 from streams.context import Context, DidNotHappen, Happened, Unknown
 from streams.errors import BadRecord, BadSetup, BadWorld, EffectNotDone, EffectParked, HandoffError
 from streams.flow import Flow, Stage, stage
-from streams.outcome import Done, Emit, Outcome, Reject, Retry
+from streams.joins import Branch, Joined
+from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
 from streams.retry import Backoff
 
 __all__ = [
@@ -14,6 +15,7 @@ __all__ = [
     "BadRecord",
     "BadSetup",
     "BadWorld",
+    "Branch",
     "Context",
     "DidNotHappen",
     "Done",
@@ -21,8 +23,10 @@ __all__ = [
     "EffectParked",
     "Emit",
     "Flow",
+    "Fork",
     "HandoffError",
     "Happened",
+    "Joined",
     "Outcome",
     "Reject",
     "Retry",

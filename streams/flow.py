@@ -6,12 +6,15 @@ import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Generic, TypeVar, get_args, get_type_hints, overload
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
 
 from pydantic import BaseModel
 
+from schemas.state import JOIN
 from streams.context import Context
+from streams.edges import check_edges
 from streams.errors import BadSetup
+from streams.joins.joined import Joined, JoinRef
 from streams.retry import Backoff
 
 In = TypeVar("In", bound=BaseModel)
@@ -27,6 +30,8 @@ class Stage(Generic[In, Out]):
     `emits` names the stages and sinks that it may hand to; a plain model goes to the only one.
     `concurrency` bounds the async handlers that run at once in one worker, `timeout` each run.
     `prepare` runs once in each worker, before the first record: to load models and tables.
+    `joins` names the stages that its forks join into. A stage that takes `Joined[T]` has T as
+    `joined`; its input is then the reference to a join.
     """
 
     name: str
@@ -38,6 +43,8 @@ class Stage(Generic[In, Out]):
     timeout: timedelta = timedelta(minutes=5)
     retry: Backoff = field(default_factory=Backoff)
     prepare: Callable[[], None] | None = None
+    joins: tuple[str, ...] = ()
+    joined: type[BaseModel] | None = None
 
     def __call__(self, model: In, job: Context) -> Out:
         return self.handler(model, job)
@@ -63,6 +70,7 @@ class stage:
         timeout: timedelta = timedelta(minutes=5),
         retry: Backoff | None = None,
         prepare: Callable[[], None] | None = None,
+        joins: str | tuple[str, ...] = (),
     ) -> None:
         if not name.isidentifier() or not name.islower():
             raise BadSetup(f"A stage's name is a lower-case identifier; {name!r} is not.")
@@ -74,6 +82,7 @@ class stage:
         self._timeout = timeout
         self._retry = retry or Backoff()
         self._prepare = prepare
+        self._joins = (joins,) if isinstance(joins, str) else tuple(joins)
 
     @overload
     def __call__(
@@ -83,26 +92,45 @@ class stage:
     def __call__(self, handler: Callable[[In, Context], Out]) -> Stage[In, Out]: ...
     def __call__(self, handler: Callable[[In, Context], Any]) -> Stage[In, Any]:
         takes, returns = _signature(self._name, handler)
+        joined = takes if isinstance(takes, _JoinOf) else None
+        if joined is not None and not inspect.iscoroutinefunction(handler):
+            raise BadSetup(f"Stage {self._name} reads a join, so its handler must be async.")
         return Stage(
             name=self._name,
             handler=handler,
-            input=takes,
+            input=takes if isinstance(takes, type) else JoinRef,
             output=returns,
             emits=self._emits,
             concurrency=self._concurrency,
             timeout=self._timeout,
             retry=self._retry,
             prepare=self._prepare,
+            joins=self._joins,
+            joined=None if joined is None else joined.model,
         )
 
 
-def _signature(name: str, handler: AnyHandler) -> tuple[type[Any], type[BaseModel] | None]:
+@dataclass(frozen=True)
+class _JoinOf:
+    model: type[BaseModel]
+
+
+def _signature(
+    name: str, handler: AnyHandler
+) -> tuple[type[Any] | _JoinOf, type[BaseModel] | None]:
     hints = get_type_hints(handler)
     returns = hints.pop("return", None)
-    takes = next(iter(hints.values()), None)
-    if not (isinstance(takes, type) and issubclass(takes, BaseModel)):
+    takes: Any = next(iter(hints.values()), None)
+    if get_origin(takes) is Joined:
+        takes = _JoinOf(*get_args(takes))
+    if isinstance(takes, _JoinOf):
+        fits = isinstance(takes.model, type) and issubclass(takes.model, BaseModel)
+    else:
+        fits = isinstance(takes, type) and issubclass(takes, BaseModel)
+    if not fits:
         raise BadSetup(
-            f"Stage {name}: the handler's first parameter must be annotated with a pydantic model."
+            f"Stage {name}: the handler's first parameter must be annotated with a pydantic model, "
+            "or with Joined[…] of one."
         )
     models = [
         t
@@ -133,6 +161,8 @@ class Flow:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise BadSetup(f"Flow {self.name}: the name {twice[0]} is used twice.")
+        if JOIN in names:
+            raise BadSetup(f"Flow {self.name}: {JOIN} is the agent that joins forks; rename it.")
         for each in self.stages:
             self._check(each)
 
@@ -144,6 +174,13 @@ class Flow:
                     f"Stage {each.name} emits to {target}, which is no stage or sink of flow "
                     f"{self.name}."
                 )
+            if target in by_name and by_name[target].joined is not None:
+                raise BadSetup(
+                    f"Stage {each.name} emits to {target}, which takes Joined[…]: only a fork that "
+                    "joins there hands to it."
+                )
+        self._check_joins(each, by_name)
+        check_edges(each.name, each.handler, each.emits, each.joins)
         if each.output is None:
             return
         if len(each.emits) != 1:
@@ -157,6 +194,28 @@ class Flow:
                 f"Stage {each.name} emits {each.output.__name__}, but {target_stage.name} takes "
                 f"{target_stage.input.__name__}."
             )
+
+    def _check_joins(self, each: Stage[Any, Any], by_name: dict[str, Stage[Any, Any]]) -> None:
+        for target in each.joins:
+            if target not in by_name or by_name[target].joined is None:
+                raise BadSetup(
+                    f"Stage {each.name} joins into {target}, which is no stage of flow {self.name} "
+                    "that takes Joined[…]."
+                )
+        if each.joins and not any(t in by_name for t in each.emits):
+            raise BadSetup(
+                f"Stage {each.name} forks, so its `emits` must name the stages of the children."
+            )
+
+    @property
+    def forks(self) -> bool:
+        """Whether any stage may fork: the flow then has a join agent."""
+        return any(each.joins for each in self.stages)
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Everything that consumes a topic of this flow: its stages, and the join agent if any."""
+        return (*(s.name for s in self.stages), *((JOIN,) if self.forks else ()))
 
     def stage(self, name: str) -> Stage[Any, Any]:
         """The stage called `name`. Raises `BadSetup` with the names that exist."""

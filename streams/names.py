@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from schemas.state import JOIN
+
 _DEAD_LETTERS = re.compile(r"([a-z_][a-z0-9_]*)\.([a-z_][a-z0-9_]*)\.dlq")
 
 
@@ -27,6 +29,10 @@ class Names:
             return None
         found = _DEAD_LETTERS.fullmatch(topic.removeprefix(self.prefix))
         return None if found is None else (found[1], found[2])
+
+    def join_topic(self, flow: str) -> str:
+        """Where a flow's forks say what they expect and branches what they bring."""
+        return self.stage_topic(flow, JOIN)
 
     @property
     def job_state_topic(self) -> str:

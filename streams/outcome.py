@@ -5,10 +5,20 @@ A pydantic model stands for "hand it to the stage's `emits`". A handler never pu
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Final, Literal
 
 from pydantic import BaseModel
+
+from streams.errors import BadRecord
+
+#: What one fork may have; a join streams them, a transaction holds them.
+MAX_BRANCHES: Final = 10_000
+
+#: What a join does about a branch that fails, or has not come when the time is up.
+OnMissing = Literal["wait", "fail", "errors"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,4 +55,31 @@ class Reject:
     reason: str
 
 
-Outcome = Emit | Done | Retry | Reject
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Split the job: each of `children` becomes a job of its own, `<traceId>/<n>`, and the stage
+    `join` gets all their results, in order, once the last has come (`streams.joins.Joined`).
+
+    A child is a model for the stage's only `emits`, or an `Emit`; 0 to 10,000 of them, and what it
+    ends with (`Done(result)`, or what it hands to a sink) is its result. The job waits meanwhile.
+
+    `on_missing` tells what a branch that fails does: with "wait" the join waits until its dead
+    letter is redriven, with "fail" the job fails at once, "errors" joins with the error in the
+    result's place. Past `timeout` the job fails, or with "errors" is joined without what is
+    missing. Raises `BadRecord` for too many children.
+    """
+
+    children: Sequence[BaseModel | Emit]
+    join: str
+    timeout: timedelta | None = None
+    on_missing: OnMissing = "wait"
+
+    def __post_init__(self) -> None:
+        if len(self.children) > MAX_BRANCHES:
+            raise BadRecord(
+                f"A fork into {len(self.children):,} children; {MAX_BRANCHES:,} are the most. "
+                "Fork into groups whose stage forks again."
+            )
+
+
+Outcome = Emit | Done | Fork | Retry | Reject

@@ -3,6 +3,8 @@
 job = job_context()
 outcome = classify(Mail(subject="Hello", body="…"), job)
 
+outcome = await digest(joined([Summary(n=1), Summary(n=2)]), job_context())
+
 effects = RecordedEffects(results={"ticket": DeskAnswer(number="T-1")})
 outcome = await act(mail, job_context(effects=effects))
 assert [call.name for call in effects.calls] == ["ticket"]
@@ -10,12 +12,20 @@ assert [call.name for call in effects.calls] == ["ticket"]
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
+from schemas.state import JobError, Status
 from streams.context import Context, DidNotHappen, EffectCall, EffectRunner, Happened, Unknown
 from streams.errors import BadRecord, BadWorld, EffectNotDone, EffectParked
+from streams.joins import BranchRow, Joined, JoinRef
+
+T = TypeVar("T", bound=BaseModel)
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 
@@ -105,3 +115,37 @@ def job_context(
         attempt=attempt,
         effects=effects if effects is not None else RecordedEffects(),
     )
+
+
+class _Listed:
+    """Branches from a list, as a join reads them."""
+
+    def __init__(self, rows: Sequence[BranchRow]) -> None:
+        self._rows = rows
+
+    async def read(self, ref: JoinRef) -> AsyncIterator[BranchRow]:
+        for row in self._rows:
+            yield row
+
+
+def joined(results: Sequence[T | JobError | None], *, trace_id: str = TRACE_ID) -> Joined[T]:
+    """What the handler of a join is given: a result or an error for each branch of a fork, None for
+    one that has not come. Without any result it must not be asked for one."""
+    rows = [_row(n, each) for n, each in enumerate(results) if each is not None]
+    done = sum(row.status is Status.DONE for row in rows)
+    ref = JoinRef(
+        parent=trace_id,
+        seq=1,
+        first=0,
+        expected=len(results),
+        done=done,
+        failed=len(rows) - done,
+    )
+    models = {type(x) for x in results if x is not None and not isinstance(x, JobError)}
+    model: Any = reduce(or_, models) if models else BaseModel
+    return Joined(ref, model, _Listed(rows))
+
+
+def _row(n: int, each: BaseModel) -> BranchRow:
+    status = Status.FAILED if isinstance(each, JobError) else Status.DONE
+    return BranchRow(n, status, each.model_dump_json(by_alias=True).encode())

@@ -21,6 +21,7 @@ from faust.app.base import BootStrategy
 from faust.channels import Channel
 from mode import Service
 
+from schemas.state import JOIN
 from streams.config import Settings, load_settings
 from streams.errors import BadSetup, HandoffError
 from streams.flow import Flow
@@ -31,7 +32,7 @@ from streams.postgres import open_pool
 from streams.runtime.health import Vitals
 from streams.runtime.health_server import HealthServer
 from streams.runtime.journal import Journal
-from streams.runtime.services import AgentService, StageService
+from streams.runtime.services import AgentService, JoinService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
 from streams.runtime.telemetry import Doubts, lag
 from streams.runtime.timer_service import TimerService
@@ -133,7 +134,7 @@ class Parts:
         self._pruner = Pruner(self._pool, settings) if projects else None
 
     def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
-        every = [s.name for s in flow.stages] + [PROJECTOR, TIMERS]
+        every = [*flow.inputs, PROJECTOR, TIMERS]
         if tracing_wanted():
             every.append(TRACER)
         services: list[AgentService] = []
@@ -147,18 +148,14 @@ class Parts:
             elif name == TRACER:
                 services.append(TracerService(self.settings, self._pool))
             else:
-                services.append(
-                    StageService(
-                        flow,
-                        flow.stage(name),
-                        self.settings,
-                        self._worker,
-                        self._pool,
-                        self._ledger,
-                        self._journal,
-                    )
-                )
+                services.append(self._consumer(flow, name))
         return services
+
+    def _consumer(self, flow: Flow, name: str) -> StageService:
+        shared = self.settings, self._worker, self._pool, self._ledger, self._journal
+        if name == JOIN and flow.forks:
+            return JoinService(flow, *shared)
+        return StageService(flow, flow.stage(name), *shared)
 
     def connect(self, name: str, channel: TopicChannel) -> None:
         self._channels[name] = channel

@@ -36,6 +36,11 @@ class Budget:
             self.records += len(deliveries)
             self.bytes += size
 
+    def hold(self, d: Delivery) -> None:
+        """`d` has come to hold `held_bytes` beside its record, until it is released."""
+        with self._changed:
+            self.bytes += d.held_bytes
+
     def release(self, deliveries: Sequence[Delivery]) -> None:
         size = _bytes(deliveries)
         with self._changed:
@@ -50,4 +55,4 @@ class Budget:
 
 
 def _bytes(deliveries: Sequence[Delivery]) -> int:
-    return sum(len(d.message) for d in deliveries)
+    return sum(len(d.message) + d.held_bytes for d in deliveries)

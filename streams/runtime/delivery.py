@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id, is_root_id
 from schemas.state import JobError, Status
 from streams.kafka import Record
 from streams.runtime.tracker import Tracker
+
+if TYPE_CHECKING:
+    from streams.runtime.forks import Split
 
 _FIRST_STEP: Final = 1
 _MAX_SEQ: Final = 2**31 - 2
@@ -30,7 +33,8 @@ class Target(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What became of a delivery: handed on (`target`), failed or parked (`error`), or done.
+    """What became of a delivery: handed on (`target`), forked (`split`), failed or parked
+    (`error`), or done.
 
     `data` is the hop's output, JSON. With `wakes_us` (epoch) it waits for its timer instead of
     being a dead letter, and `error` says why.
@@ -43,6 +47,7 @@ class Result(NamedTuple):
     ce_type: bytes = b""
     error: JobError | None = None
     wakes_us: int | None = None
+    split: Split | None = None
 
 
 class Delivery:
@@ -66,6 +71,12 @@ class Delivery:
     link: str | None = None
     #: The job under whose keys its effects are done, if another than `job_id`.
     keys_of: str | None = None
+    #: How many children its job has had, and of a child's first record its parent's step.
+    children = 0
+    forked_at: int | None = None
+    #: Records that its result leads to, about, and bytes of payload that it holds meanwhile.
+    weight = 1
+    held_bytes = 0
     model: Any = None
     #: Of the run under way, and of the wait for the next one, which ends at `again_at` (loop time).
     task: Any = None
@@ -140,6 +151,8 @@ class Delivery:
             text = ""
         if h.KEYS_OF in found:
             self._read_keys_of(found[h.KEYS_OF] or b"")
+        if h.CHILDREN in found:
+            self.children = self._count(h.CHILDREN, found[h.CHILDREN])
         self.born_us = _born(found.get(h.BORN), self.produced_us)
         if h.SEQ in found:
             self._hand_off(text, found, flow)
@@ -151,7 +164,10 @@ class Delivery:
             self.seq = int(found[h.SEQ] or b"") + 1
         except (TypeError, ValueError):
             self.fault = f"its header {h.SEQ} is no number"
-        if not _FIRST_STEP < self.seq <= _MAX_SEQ:
+        if h.FORK in found and "/" in text:
+            self.forked_at = self._count(h.FORK, found[h.FORK])
+        first = _FIRST_STEP if self.forked_at is None else _FIRST_STEP - 1
+        if not first < self.seq <= _MAX_SEQ:
             self.seq = _FIRST_STEP
             self.fault = self.fault or f"its header {h.SEQ} is out of range"
         if found.get(h.FLOW) != flow:
@@ -167,15 +183,16 @@ class Delivery:
             copied = h.REDRIVE in found or h.TIMER in found
             self.claimable = copied and self.message.value() is not None
         else:
-            # It is no step of the job whose key it may bear, so it must not write one.
-            self.seq = _FIRST_STEP
-            self._name_by_place()
+            self.stand_alone()
 
     def _read_attempts(self, spent: bytes) -> None:
-        if spent.isdigit() and len(spent) <= _PLAIN_SEQ_DIGITS:
-            self.attempt = self.attempts_told = int(spent)
-        else:
-            self.fault = f"its header {h.ATTEMPT} is no number"
+        self.attempt = self.attempts_told = self._count(h.ATTEMPT, spent)
+
+    def _count(self, name: str, raw: bytes | None) -> int:
+        if raw is not None and raw.isdigit() and len(raw) <= _PLAIN_SEQ_DIGITS:
+            return int(raw)
+        self.fault = f"its header {name} is no number"
+        return 0
 
     def _read_keys_of(self, raw: bytes) -> None:
         text = raw.decode(errors="replace")
@@ -198,6 +215,24 @@ class Delivery:
         if foreign and not foreign.startswith(b"00-%b-" % self.job_id.encode()):
             # Postgres stores no NUL.
             self.link = foreign.decode(errors="replace")[:128].replace("\0", "\\0")
+
+    def stand_alone(self) -> None:
+        """It is no step of the job whose key it may bear, so it must not write one: it becomes a
+        job of its own, named by its place."""
+        self.seq = _FIRST_STEP
+        self._name_by_place()
+
+    def identify_parent(self, headers: Sequence[tuple[str, bytes]]) -> None:
+        """Of a record of a join topic, which was found in order: `job_id` is the parent's."""
+        self.key = self.message.key() or b""
+        self.job_id = self.key.decode()
+        if headers[0][0] == h.ARRIVAL:
+            self.born_us = self.produced_us
+            return
+        found = h.spelled_out(headers)
+        self.seq = int(found[h.SEQ] or b"") + 1
+        self.born_us = _born(found.get(h.BORN), self.produced_us)
+        self.claimable = h.REDRIVE in found
 
     def _name_by_place(self) -> None:
         self.job_id = id_from_coordinates(

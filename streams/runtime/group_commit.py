@@ -174,13 +174,23 @@ class GroupCommit:
             self._gather()
             if self._abandon or (self._stop and not self._ready and not self._made_room):
                 return None
-            limit = self._settings.max_commit_records
-            batch = self._waiting + self._ready[:limit]
-            del self._ready[:limit]
+            count = self._fitting(self._settings.max_commit_records)
+            batch = self._waiting + self._ready[:count]
+            del self._ready[:count]
             self._waiting = []
             self._made_room = False
             self._open = batch
             return batch
+
+    def _fitting(self, limit: int) -> int:
+        """How many of `_ready` one transaction takes: forks count by their children, one always
+        fits."""
+        weight = 0
+        for n, d in enumerate(self._ready[:limit]):
+            weight += d.weight
+            if weight > limit and n:
+                return n
+        return min(limit, len(self._ready))
 
     def _gather(self) -> None:
         """Under backlog let a commit grow: each costs the broker the same, however much it holds.

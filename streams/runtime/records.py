@@ -16,16 +16,18 @@ import orjson
 from pydantic import BaseModel
 
 from schemas import headers as h
-from schemas.ids import traceparent_of_key
-from schemas.state import VERSION, JobError, Status
+from schemas.ids import MAX_CHILDREN, MAX_DEPTH, parent_of, traceparent_of_key
+from schemas.state import JOIN, VERSION, JobError, Status
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow, Stage
-from streams.outcome import Done, Emit, Outcome, Reject, Retry
+from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
 from streams.runtime.delivery import Delivery, OutRecord, Result, Target
+from streams.runtime.forks import Child, ForkWriter, Split
 from streams.timers.record import MAX_DUE_MS, Timer, encode, returned_headers
 
 _ERROR_CHARS = 2_000
+_TO_JOIN = orjson.dumps([JOIN])
 _STATUS = {status: status.value.encode() for status in Status}
 _STATE = (
     b'{"traceId":"%b","status":"%b","seq":%d,"data":%b,"attempts":%d,"updatedAt":"%b","to":%b,'
@@ -81,6 +83,13 @@ class RecordWriter:
             (h.CE_SOURCE, f"handoff/{flow.name}/{stage.name}".encode()),
         ]
         self._flow_name = flow.name.encode()
+        self._forks = ForkWriter(
+            flow.name,
+            stage.name,
+            names.join_topic(flow.name),
+            self._timers_topic,
+            self._static_headers,
+        )
         self._types: dict[type[BaseModel], bytes] = {}
         self._now_ms = self._now_s = 0
         self._text_ms = self._text_s = b""
@@ -110,6 +119,8 @@ class RecordWriter:
             case Done(result=result):
                 data = None if result is None else self._payload(result)
                 d.result = Result(Status.DONE, data, finished_us)
+            case Fork():
+                self._fork(d, outcome, finished_us)
             case Reject(reason=reason):
                 self.fail(d, job_error("rejected", reason), finished_us)
             case Retry():
@@ -129,7 +140,46 @@ class RecordWriter:
     def _hand_off(self, d: Delivery, target: Target, model: BaseModel, finished_us: int) -> None:
         data = self._payload(model)
         ce_type = self._types.get(type(model)) or self._type_of(type(model))
-        d.result = _result((target.status, data, finished_us, target, ce_type, None, None))
+        d.result = _result((target.status, data, finished_us, target, ce_type, None, None, None))
+
+    def _fork(self, d: Delivery, fork: Fork, finished_us: int) -> None:
+        stage = self._stage
+        if fork.join not in stage.joins:
+            declared = ", ".join(stage.joins) or "nothing"
+            raise BadSetup(
+                f"Stage {stage.name} forked job {d.job_id} to be joined by {fork.join}, but its "
+                f"`joins` declares {declared}."
+            )
+        if d.children + len(fork.children) > MAX_CHILDREN or d.key.count(b"/") >= MAX_DEPTH:
+            raise BadRecord(
+                f"Job {d.job_id} would have more than {MAX_CHILDREN:,} children, or be forked more "
+                f"than {MAX_DEPTH} times over."
+            )
+        children = tuple(self._child(d, each) for each in fork.children)
+        due_us = None
+        if fork.timeout is not None:
+            due_us = min(finished_us + round(fork.timeout.total_seconds() * 1e6), MAX_DUE_MS * 1000)
+        split = Split(fork.join, d.children, len(children), children, fork.on_missing, due_us)
+        d.weight, d.held_bytes = 2 + len(children), split.size
+        d.result = Result(Status.WAITING, None, finished_us, split=split)
+
+    def _child(self, d: Delivery, child: BaseModel | Emit) -> Child:
+        if isinstance(child, Emit):
+            target, model = self._target(d, child.to), child.model
+        elif self._only_target is not None:
+            target, model = self._only_target, child
+        else:
+            raise BadSetup(
+                f"Stage {self._stage.name} forks a plain {type(child).__name__}, but does not "
+                "declare exactly one `emits`; fork Emit(to, model)."
+            )
+        if target.status is Status.DONE:
+            raise BadSetup(
+                f"Stage {self._stage.name} forked job {d.job_id} into the sink {target.topic}; a "
+                "child starts at a stage."
+            )
+        ce_type = self._types.get(type(model)) or self._type_of(type(model))
+        return Child(target, ce_type, self._payload(model))
 
     @staticmethod
     def fail(
@@ -144,8 +194,16 @@ class RecordWriter:
         wakes_us = min(wakes_us, MAX_DUE_MS * 1000)
         d.result = Result(Status.WAITING, None, finished_us, error=error, wakes_us=wakes_us)
 
+    @staticmethod
+    def wait_for_branches(
+        d: Delivery, join: str, first: int, expected: int, finished_us: int
+    ) -> None:
+        """Make the wait for branches of an earlier fork the result of `d`, whose step it is."""
+        d.result = Result(Status.WAITING, None, finished_us, split=Split(join, first, expected))
+
     def records(self, d: Delivery) -> Sequence[OutRecord]:
-        """The records of a concluded delivery: its state, and a hand-off, a dead letter or a timer.
+        """The records of a concluded delivery: its state, and a hand-off, a dead letter, a timer or
+        those of a fork; and if a child is over, what its parent's join is told.
 
         Made when they are produced, not before: what a stage holds in flight stays small, and a
         commit that is repeated writes the same again.
@@ -153,13 +211,30 @@ class RecordWriter:
         result = d.result
         if result is None:
             return ()
+        found = self._own_records(d, result)
+        if b"/" in d.key and result.status.terminal:
+            return (*found, self._arrival(d, result))
+        return found
+
+    def _own_records(self, d: Delivery, result: Result) -> tuple[OutRecord, ...]:
         if result.target is not None:
             return self._state(d, result), self._hand_off_record(d, result, result.target)
+        if result.split is not None:
+            time = self._iso(result.finished_us)
+            return self._state(d, result), *self._forks.records(d, result.split, time)
         if result.wakes_us is not None:
             return self._state(d, result), self._timer_record(d, result.wakes_us)
         if result.error is not None:
             return self._state(d, result), self._dead_letter_record(d, result.error)
         return (self._state(d, result),)
+
+    def _arrival(self, d: Delivery, result: Result) -> OutRecord:
+        error = result.error
+        if error is not None:
+            value = orjson.dumps({"kind": error.kind, "message": error.message})
+        else:
+            value = result.data or b"null"
+        return self._forks.arrival(d, result.status, value, self._iso(result.finished_us))
 
     def _hand_off_record(self, d: Delivery, result: Result, target: Target) -> OutRecord:
         key, seq = d.key, d.seq
@@ -174,6 +249,8 @@ class RecordWriter:
         ]
         if d.keys_of is not None:
             headers.insert(0, (h.KEYS_OF, d.keys_of.encode()))
+        if d.children:
+            headers.insert(0, (h.CHILDREN, b"%d" % d.children))
         return target.topic, key, result.data, headers
 
     def _timer_record(self, d: Delivery, wakes_us: int) -> OutRecord:
@@ -232,6 +309,13 @@ class RecordWriter:
                 more += b'"wakesAt":"%b",' % self._iso(result.wakes_us)
         if d.link is not None:
             more += b'"link":%b,' % orjson.dumps(d.link)
+        to = b"[]" if result.target is None else result.target.names
+        if result.split is not None:
+            to, more = _TO_JOIN, more + b'"fork":%b,' % result.split.state()
+        if b"/" in d.key:
+            more += b'"parent":%b,' % orjson.dumps(parent_of(d.job_id))
+            if d.forked_at is not None:
+                more += b'"forkedAt":%d,' % d.forked_at
         value = _STATE % (
             d.key,
             _STATUS[result.status],
@@ -239,7 +323,7 @@ class RecordWriter:
             b"null" if result.data is None else result.data,
             d.attempt,
             self._iso(result.finished_us),
-            b"[]" if result.target is None else result.target.names,
+            to,
             d.born_us,
             d.produced_us,
             d.polled_us,

@@ -12,7 +12,9 @@ from streams.config import Settings
 from streams.context import Context, EffectRunner
 from streams.crashpoints import reach
 from streams.flow import Stage
+from streams.joins import BranchSource, Joined
 from streams.outcome import Retry
+from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
 from streams.runtime.pause import Pause
@@ -36,9 +38,13 @@ class Runs:
         effects: EffectRunner,
         pause: Pause,
         rng: random.Random,
+        budget: Budget | None = None,
+        branches: BranchSource | None = None,
     ) -> None:
         self._flow_name, self._stage = flow_name, stage
         self._writer, self._effects, self._pause, self._rng = writer, effects, pause, rng
+        self._budget = budget
+        self._joined, self._branches = stage.joined, branches
         self._max_payload_bytes = settings.max_payload_bytes
         self._validate = stage.input.__pydantic_validator__.validate_json
 
@@ -54,6 +60,8 @@ class Runs:
             return False
         try:
             d.model = self._validate(value)
+            if self._joined is not None and self._branches is not None:
+                d.model = Joined(d.model, self._joined, self._branches)
         except ValidationError as e:
             self.give_up(d, not_valid(d.place, e, self._stage.input))
             return False
@@ -66,6 +74,8 @@ class Runs:
             raise RetryAsked(outcome.after.total_seconds(), outcome.reason)
         self._writer.conclude(d, outcome, now_us())
         d.model = None
+        if d.held_bytes and self._budget is not None:
+            self._budget.hold(d)
 
     def judge(self, d: Delivery, error: BaseException) -> float | None:
         """Seconds until the next run of `d` in place, or None once its result is final."""

@@ -15,6 +15,7 @@ import structlog
 from streams.config import Settings
 from streams.context import EffectRunner
 from streams.flow import Flow, Stage
+from streams.joins.rows import JoinRows, Results
 from streams.kafka import TopicFacts
 from streams.ledger.suspects import SuspectCheck
 from streams.postgres import Pool
@@ -23,6 +24,7 @@ from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.health import AgentFacts
+from streams.runtime.join_loop import JoinLoop, join_stage
 from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
@@ -69,6 +71,21 @@ class AgentService(Protocol):
         ...
 
 
+class Loop(Protocol):
+    """What brings a stage's deliveries to their ends: `StageLoop`, and `JoinLoop` for forks."""
+
+    @property
+    def paused(self) -> str | None: ...
+
+    def held(self) -> dict[str, Any]: ...
+
+    async def take(self, batch: Sequence[Delivery]) -> None: ...
+
+    def end(self, trackers: Sequence[Tracker]) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
 class StageService:
     """One stage in one worker."""
 
@@ -89,7 +106,7 @@ class StageService:
         self.topic = settings.names.stage_topic(flow.name, stage.name)
         self.group = settings.names.stage_group(flow.name, stage.name)
         self.help = (stage.handler.__doc__ or "").strip().split("\n")[0]
-        self._loop: StageLoop | None = None
+        self._loop: Loop | None = None
         self._commits: GroupCommit | None = None
         self._puller: Puller | None = None
         self.ownership = Ownership()
@@ -120,17 +137,8 @@ class StageService:
             fail=fail,
         )
         check = SuspectCheck(self._pool, settings, self._flow.name, self._stage.name)
-        loop = StageLoop(
-            self._flow,
-            self._stage,
-            settings,
-            writer=writer,
-            gate=SuspectGate(settings, group, check),
-            effects=self._effects,
-            commits=commits,
-            budget=budget,
-            journal=journal,
-        )
+        gate = SuspectGate(settings, group, check)
+        loop = self._make_loop(facts, writer, gate, check, commits, budget, journal)
         self._loop, self._commits = loop, commits
 
         def ended(trackers: Sequence[Tracker]) -> None:
@@ -150,6 +158,29 @@ class StageService:
         # The predecessor's open transaction is ended before offsets are read.
         await asyncio.to_thread(commits.start)
         self._puller.start()
+
+    def _make_loop(
+        self,
+        facts: TopicFacts,
+        writer: RecordWriter,
+        gate: SuspectGate,
+        check: SuspectCheck,
+        commits: GroupCommit,
+        budget: Budget,
+        journal: StageJournal,
+    ) -> Loop:
+        return StageLoop(
+            self._flow,
+            self._stage,
+            self._settings,
+            writer=writer,
+            gate=gate,
+            effects=self._effects,
+            commits=commits,
+            budget=budget,
+            journal=journal,
+            branches=Results(self._pool, self._settings),
+        )
 
     async def run(self, stream: AsyncIterator[Sequence[Delivery]]) -> None:
         async for batch in stream:
@@ -178,3 +209,39 @@ class StageService:
             log.warning("commit_unfinished", stage=self.name, timeout_s=timeout_s)
         left_s = max(_CLOSE_S, started_at + timeout_s - time.monotonic())
         await asyncio.to_thread(self._puller.stop, left_s)
+
+
+class JoinService(StageService):
+    """The join agent of a flow that forks: a stage without a handler."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        settings: Settings,
+        worker: str,
+        pool: Pool,
+        effects: EffectRunner,
+        journal: Journal,
+    ) -> None:
+        super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal)
+
+    def _make_loop(
+        self,
+        facts: TopicFacts,
+        writer: RecordWriter,
+        gate: SuspectGate,
+        check: SuspectCheck,
+        commits: GroupCommit,
+        budget: Budget,
+        journal: StageJournal,
+    ) -> Loop:
+        rows = JoinRows(self._pool, self._settings, self._flow.name, facts.topic_id)
+        return JoinLoop(
+            self._flow,
+            rows=rows,
+            writer=writer,
+            gate=gate,
+            check=check,
+            commits=commits,
+            budget=budget,
+        )

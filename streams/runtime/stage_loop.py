@@ -24,6 +24,7 @@ from streams.config import Settings
 from streams.context import EffectRunner
 from streams.crashpoints import reach
 from streams.flow import Flow, Stage
+from streams.joins import BranchSource
 from streams.runtime.account import held
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
@@ -63,6 +64,7 @@ class StageLoop:
         commits: GroupCommit,
         budget: Budget,
         journal: StageJournal | None = None,
+        branches: BranchSource | None = None,
     ) -> None:
         self._flow = flow.name.encode()
         self._stage = stage
@@ -84,7 +86,9 @@ class StageLoop:
         self._idle = asyncio.Event()
         rng = random.Random()  # noqa: S311 - jitter, no secret
         self._pause = Pause(stage.name, self._start_more, rng)
-        self._runs = Runs(flow.name, stage, settings, writer, effects, self._pause, rng)
+        self._runs = Runs(
+            flow.name, stage, settings, writer, effects, self._pause, rng, budget, branches
+        )
 
     @property
     def paused(self) -> str | None:

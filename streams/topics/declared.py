@@ -126,9 +126,9 @@ def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
         "max.message.bytes": str(_LARGE_BYTES),
     }
     found: list[TopicSpec] = []
-    for each in flow.stages:
-        found.append(_spec(names.stage_topic(flow.name, each.name), handed, settings))
-        found.append(_spec(names.dead_letter_topic(flow.name, each.name), dead, settings))
+    for each in flow.inputs:
+        found.append(_spec(names.stage_topic(flow.name, each), handed, settings))
+        found.append(_spec(names.dead_letter_topic(flow.name, each), dead, settings))
     for sink in flow.sinks:
         found.append(_spec(names.stage_topic(flow.name, sink), handed, settings))
     found.append(_spec(names.timers_topic, waiting, settings))
@@ -151,8 +151,8 @@ def groups(flow: Flow, settings: Settings) -> tuple[tuple[str, str], ...]:
     timers keep theirs in Postgres."""
     names = settings.names
     return tuple(
-        (names.stage_group(flow.name, s.name), names.stage_topic(flow.name, s.name))
-        for s in flow.stages
+        (names.stage_group(flow.name, each), names.stage_topic(flow.name, each))
+        for each in flow.inputs
     )
 
 

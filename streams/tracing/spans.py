@@ -65,6 +65,8 @@ class HopRecord(_Wire):
     error: JobError | None = None
     worker: str | None = None
     link: str | None = None
+    parent: str | None = None
+    forked_at: int | None = None
 
 
 def read_hop(value: bytes | None) -> HopRecord | None:
@@ -104,7 +106,7 @@ class SpanWriter:
             if not sampler.always and not sampler.keeps(int.from_bytes(trace_id)):
                 continue
             link = _foreign(hop.link)
-            if hop.seq == 1:
+            if hop.seq == 1 and hop.forked_at is None:
                 self._send(spans.add(), trace_id, hop, hop.consumed, hop.timing, link)
             self._process(spans.add(), trace_id, hop, hop.consumed, hop.timing, link)
         return found, len(spans)
@@ -139,7 +141,7 @@ class SpanWriter:
         part = (place.topic, place.partition, hop.flow, hop.stage, hop.status, hop.worker)
         span.CopyFrom(self._parts.get(part) or self._keep(part, _process_part(hop, place)))
         span.trace_id, span.span_id = trace_id, _span_id(hop.trace_id, hop.seq)
-        span.parent_span_id, span.flags = _span_id(hop.trace_id, hop.seq - 1), _FLAGS_REMOTE
+        span.parent_span_id, span.flags = _parent(hop), _FLAGS_REMOTE
         span.start_time_unix_nano = timing.polled_us * 1000
         span.end_time_unix_nano = max(timing.polled_us, timing.finished_us) * 1000
         _fill(span, hop, place, hop.seq - 1)
@@ -203,6 +205,13 @@ def _fill(span: Span, hop: HopRecord, place: Place, writer_seq: int) -> None:
     offset.value.int_value = place.offset
     key.value.string_value = hop.trace_id
     message_id.value.string_value = f"{hop.trace_id}:{writer_seq}"
+
+
+def _parent(hop: HopRecord) -> bytes:
+    """The hop before; of a child's first one, that of its parent which forked it."""
+    if hop.forked_at is not None and hop.parent is not None:
+        return _span_id(hop.parent, hop.forked_at)
+    return _span_id(hop.trace_id, hop.seq - 1)
 
 
 def _text(key: str, value: str) -> KeyValue:
