@@ -25,7 +25,7 @@ def doubles(items: Iterable[Any]) -> dict[Any, int]:
 def assert_no_step_twice(rig: Rig) -> None:
     """(traceId, seq) names one record of job-state and one of each hand-off topic."""
     assert doubles((s.trace_id, s.seq) for s in rig.states()) == {}
-    for stage in (*_PATH[1:], "done"):
+    for stage in (*(s.name for s in rig.flow.stages[1:]), *rig.flow.sinks):
         # What the runtime wrote: submissions have no step, and tests forge records without a type.
         written = (
             (r.job, r.seq)
