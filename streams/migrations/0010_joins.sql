@@ -1,7 +1,7 @@
 -- Joins of forks (decision 15): what each fork expects, and the set of branches that have come.
 --
 -- Made from the records of `<flow>.join` by its agent, which decides in the transaction that writes
--- here, under row locks; the count is always taken from the set.
+-- here, under row locks; counts are always taken from the sets.
 
 CREATE TABLE joins (
     parent            text    COLLATE "C" NOT NULL,
@@ -20,6 +20,10 @@ CREATE TABLE joins (
     -- The parent's last step: the one that forked, later one that reopened the join.
     step              integer NOT NULL,
     status            text    NOT NULL DEFAULT 'open' CHECK (status IN ('open', 'joined', 'failed')),
+    -- Which branches have come, a bit for each: a set, so one that comes twice changes nothing. Its
+    -- rows are in join_arrivals, written in the same transaction.
+    done_set          bytea   NOT NULL DEFAULT '',
+    failed_set        bytea   NOT NULL DEFAULT '',
     -- Branches when it was closed.
     done              integer,
     failed            integer,
@@ -35,7 +39,7 @@ CREATE TABLE joins (
     forked_at         timestamptz NOT NULL DEFAULT now(),
     closed_at         timestamptz,
     PRIMARY KEY (parent, seq)
-);
+) WITH (fillfactor = 60);  -- sets grow in place
 CREATE INDEX joins_open ON joins (forked_at) WHERE status <> 'joined';
 CREATE INDEX joins_closed ON joins (closed_at) WHERE closed_at IS NOT NULL;
 
@@ -52,4 +56,5 @@ CREATE TABLE join_arrivals (
     arrived_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (parent, branch)
 );
-CREATE INDEX join_arrivals_by_time ON join_arrivals (arrived_at);
+-- By block range: rows come in the order of time, and each branch pays for its indexes.
+CREATE INDEX join_arrivals_by_time ON join_arrivals USING brin (arrived_at);

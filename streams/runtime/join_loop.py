@@ -17,8 +17,9 @@ from schemas.state import JOIN
 from streams.crashpoints import reach
 from streams.errors import BadSetup, BadWorld
 from streams.flow import Flow, Stage
+from streams.joins.book import Incoming, Turn
 from streams.joins.joined import JoinRef
-from streams.joins.rows import Incoming, JoinRows, Turn
+from streams.joins.rows import JoinRows
 from streams.joins.wire import read
 from streams.ledger.suspects import Suspect, SuspectCheck, Verdict
 from streams.outcome import Emit

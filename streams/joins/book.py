@@ -1,0 +1,226 @@
+"""What records of the join topic do to the joins of their jobs: the rules, in memory. Pure.
+
+A set of branches is an integer, a bit for each: what comes twice, or in another order, gives the
+same set. The record that completes a join (or fails it, or reopens it) is written down with it, so
+it is known again when it comes again.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from schemas.state import Status
+from streams.joins.joined import JoinRef
+from streams.joins.wire import Arrival, Deadline, Expected, JoinRecord, Reopen
+
+#: Branches that a message names.
+_NAMED: Final = 5
+
+#: Partition and offset of a record of the join topic.
+Place = tuple[int, int]
+
+
+class Incoming(NamedTuple):
+    """One record of the join topic; `parent` is its key."""
+
+    parent: str
+    place: Place
+    record: JoinRecord
+
+
+class Turn(NamedTuple):
+    """The record at `place` writes its parent's step `seq`: `outcome` joined, failed, or open when
+    it reopened a join that is still not complete."""
+
+    place: Place
+    seq: int
+    outcome: str
+    stage: str
+    reason: str
+    ref: JoinRef
+    born_us: int
+    keys_of: str | None
+
+    @property
+    def parent(self) -> str:
+        return self.ref.parent
+
+
+@dataclass(slots=True)
+class Join:
+    """One join as it is kept; see the table `joins`. `closed` and `reopened` are places of records
+    in the topic as it is now; None also for one in an earlier topic of that name."""
+
+    parent: str
+    seq: int
+    stage: str
+    first: int
+    expected: int
+    rule: str
+    has_deadline: bool
+    born_us: int
+    keys_of: str | None
+    step: int
+    status: str = "open"
+    done: int = 0
+    failed: int = 0
+    reason: str = ""
+    closed: Place | None = None
+    reopened: Place | None = None
+    changed: bool = False
+
+    def holds(self, branch: int) -> bool:
+        return self.first <= branch < self.first + self.expected
+
+    def take(self, branch: int, status: Status) -> None:
+        """A branch has come. One that is done stays so."""
+        bit = 1 << (branch - self.first)
+        if status is Status.DONE:
+            done, failed = self.done | bit, self.failed & ~bit
+        elif not self.done & bit:
+            done, failed = self.done, self.failed | bit
+        else:
+            return
+        if (done, failed) != (self.done, self.failed):
+            self.done, self.failed, self.changed = done, failed, True
+
+    def settle(self, place: Place) -> None:
+        """Close it by the record at `place` if nothing is missing any more, or too much."""
+        if self.status != "open":
+            return
+        done, failed = self.done.bit_count(), self.failed.bit_count()
+        if done == self.expected or (self.rule == "errors" and done + failed == self.expected):
+            self._close("joined", place)
+        elif failed and self.rule == "fail":
+            self._close("failed", place, self._why("when one failed"))
+
+    def time_is_up(self, place: Place) -> None:
+        if self.status == "open" and self.has_deadline:
+            if self.rule == "errors":
+                self._close("joined", place)
+            else:
+                self._close("failed", place, self._why("when the time was up"))
+
+    def reopen(self, place: Place, failed_step: int) -> None:
+        """An operator brought the job back: it waits for whatever is missing."""
+        if self.status != "failed" or self.step + 1 != failed_step:
+            return
+        self.status, self.rule, self.has_deadline, self.reason = "open", "wait", False, ""
+        self.step, self.closed, self.reopened, self.changed = failed_step, None, place, True
+        self.settle(place)
+        if self.status == "open":
+            # That it waits again is a step of the job.
+            self.step += 1
+
+    def _close(self, status: str, place: Place, reason: str = "") -> None:
+        self.status, self.closed, self.reason, self.changed = status, place, reason, True
+
+    def _why(self, when: str) -> str:
+        done, failed = self.done.bit_count(), self.failed.bit_count()
+        open_ = self.expected - done - failed
+        missing = [n for n in range(self.expected) if not self.done >> n & 1]
+        named = ", ".join(
+            f"/{self.first + n} {'failed' if self.failed >> n & 1 else 'has not come'}"
+            for n in missing[:_NAMED]
+        )
+        rest = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
+        return (
+            f"Of {self.expected:,} branches {done:,} were done, {failed:,} failed and {open_:,} "
+            f"had not come {when}: {named}{rest}. Redrive the branches' dead letters, then this one: "
+            "the join then waits for all."
+        )
+
+    def turns(self) -> Iterator[Turn]:
+        """Of the record that closed it, and of another that had reopened it."""
+        ref = JoinRef(
+            parent=self.parent,
+            seq=self.seq,
+            first=self.first,
+            expected=self.expected,
+            done=self.done.bit_count(),
+            failed=self.failed.bit_count(),
+        )
+        more = self.stage, self.reason, ref, self.born_us, self.keys_of
+        if self.closed is not None:
+            yield Turn(self.closed, self.step + 1, self.status, *more)
+        if self.reopened is not None and self.reopened != self.closed:
+            yield Turn(self.reopened, self.step, "open", *more)
+
+
+class Late(NamedTuple):
+    """An arrival to be kept; `late`: its join had handed the results on already."""
+
+    parent: str
+    arrival: Arrival
+    late: bool
+
+
+class Book:
+    """The joins of the jobs that a batch is about."""
+
+    def __init__(self, joins: Iterable[Join]) -> None:
+        self._joins: defaultdict[str, list[Join]] = defaultdict(list)
+        for join in joins:
+            self._joins[join.parent].append(join)
+        self._kept: dict[tuple[str, int], Late] = {}
+
+    def early(self, parent: str, branch: int, status: Status) -> None:
+        """A branch that came before its fork's expectation."""
+        for join in self._joins[parent]:
+            if join.holds(branch):
+                join.take(branch, status)
+
+    def write(self, incoming: Incoming) -> None:
+        """Take one record, in the order of offsets."""
+        parent, place, record = incoming
+        joins = self._joins.get(parent, ())
+        match record:
+            case Arrival():
+                self._arrive(parent, place, record)
+            case Expected(seq=seq):
+                for join in joins:
+                    if join.seq == seq:
+                        join.settle(place)
+            case Deadline(seq=seq):
+                for join in joins:
+                    if join.seq == seq:
+                        join.time_is_up(place)
+            case Reopen(seq=seq):
+                for join in joins:
+                    join.reopen(place, seq)
+
+    def _arrive(self, parent: str, place: Place, arrival: Arrival) -> None:
+        late = False
+        for join in self._joins.get(parent, ()):
+            if join.holds(arrival.number):
+                late = join.status == "joined"
+                if not late:
+                    join.take(arrival.number, arrival.status)
+                    join.settle(place)
+        known = self._kept.get((parent, arrival.number))
+        # A branch that comes twice in a batch: its later step counts.
+        if known is None or arrival.seq > known.arrival.seq:
+            self._kept[parent, arrival.number] = Late(parent, arrival, late)
+
+    @property
+    def arrivals(self) -> list[Late]:
+        """What is to be kept, each branch once."""
+        return list(self._kept.values())
+
+    @property
+    def changed(self) -> list[Join]:
+        return [join for joins in self._joins.values() for join in joins if join.changed]
+
+    def turns(self, places: set[Place]) -> list[Turn]:
+        """Whose turn it is, of the records at `places`."""
+        return [
+            turn
+            for joins in self._joins.values()
+            for join in joins
+            if join.closed in places or join.reopened in places
+            for turn in join.turns()
+            if turn.place in places
+        ]
