@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pydantic import BaseModel, ValidationError
 
-import agents
+import agents.digest
 from agents.digest import digest, flow, note, split
 from agents.digest.digest import CLOCK
 from agents.digest.threads import main, threads_in
@@ -28,11 +30,12 @@ from schemas.digest import (
 )
 from schemas.mail import Entities, Label, Mail, Money, Priority, Topic
 from schemas.state import JobError
-from streams import Done, Emit, Fork, Reject
+from streams import BadSetup, Done, Emit, Flow, Fork, Reject
 from streams.outcome import MAX_BRANCHES
 from streams.testing import TRACE_ID, job_context, joined
 from tests.unit.agents.mails import SAMPLE, classified, enriched, mail, sample
 
+README = Path(__file__).parents[3] / "README.md"
 GOLDEN = Path(__file__).parents[2] / "golden" / "digest"
 TYPES: list[type[BaseModel]] = [Thread, MailNote, ThreadDigest]
 THREAD = "ab" * 8
@@ -256,3 +259,32 @@ def test_every_thread_of_the_sample_survives_a_round_trip() -> None:
     for thread in threads_in(lines, 1):
         assert Thread.model_validate_json(thread.model_dump_json()) == thread
         assert all(isinstance(m, Mail) for m in thread.mails)
+
+
+async def test_the_readme_shows_the_flow_as_it_is() -> None:
+    _, _, rest = README.read_text(encoding="utf-8").partition("<!-- fork:begin -->\n```python\n")
+    code, end, _ = rest.partition("```\n<!-- fork:end -->")
+    assert end, "README.md has no block between the fork markers"
+    modules = [import_module(f"agents.digest.{name}") for name in ("split", "note", "digest")]
+    names = {**vars(agents.digest), **{k: v for m in modules for k, v in vars(m).items()}}
+    for name in ("flow", "split", "note", "digest"):
+        del names[name]
+    exec(code, names)
+    shown = names["flow"]
+    assert isinstance(shown, Flow)
+    assert (shown.name, shown.sinks) == (flow.name, flow.sinks)
+    for mine, theirs in zip(flow.stages, shown.stages, strict=True):
+        for field in ("name", "emits", "joins", "input", "output", "joined"):
+            assert getattr(mine, field) == getattr(theirs, field), field
+    thread = Thread(thread=THREAD, mails=(mail(),))
+    assert shown.entry(thread, job_context()) == split(thread, job_context())
+    for results in ([found(asks=True), AWAY], [found()], [AWAY]):
+        join = joined(results)
+        assert await shown.stages[-1](join, job_context()) == await digest(join, job_context())
+
+
+def test_the_readme_shows_what_an_undeclared_edge_looks_like() -> None:
+    stages = (split, agents.classify, note, replace(digest, emits=("digests",)))
+    with pytest.raises(BadSetup) as e:
+        Flow("threads", stages, sinks=flow.sinks)
+    assert f"error: {e.value.message}\n" in README.read_text(encoding="utf-8")
