@@ -17,7 +17,8 @@ from streams.errors import BadSetup
 from streams.joins.joined import Joined, JoinRef
 from streams.retry import Backoff
 
-In = TypeVar("In", bound=BaseModel)
+#: What a handler takes: a model, or what a join gives it.
+In = TypeVar("In", bound=BaseModel | Joined[Any])
 Out = TypeVar("Out")
 
 AnyHandler = Callable[[Any, Context], Any]
@@ -36,7 +37,7 @@ class Stage(Generic[In, Out]):
 
     name: str
     handler: Callable[[In, Context], Out]
-    input: type[In]
+    input: type[BaseModel]
     output: type[BaseModel] | None
     emits: tuple[str, ...] = ()
     concurrency: int = 64
