@@ -8,7 +8,7 @@ it is known again when it comes again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -129,8 +129,8 @@ class Join:
         rest = f" and {len(missing) - _NAMED:,} more" if len(missing) > _NAMED else ""
         return (
             f"Of {self.expected:,} branches {done:,} were done, {failed:,} failed and {open_:,} "
-            f"had not come {when}: {named}{rest}. Redrive the branches' dead letters, then this one: "
-            "the join then waits for all."
+            f"had not come {when}: {named}{rest}. Redrive the branches' dead letters, then this "
+            "one: the join then waits for all."
         )
 
     def turns(self) -> Iterator[Turn]:
@@ -159,29 +159,38 @@ class Late(NamedTuple):
 
 
 class Book:
-    """The joins of the jobs that a batch is about."""
+    """The joins of the jobs that a batch is about.
 
-    def __init__(self, joins: Iterable[Join]) -> None:
+    Those in `new` are first heard of in this batch. Nothing is decided about them before the record
+    that says so: were one closed by an earlier record, which another agent has committed already
+    without knowing, nobody would ever hand it on.
+    """
+
+    def __init__(self, joins: Iterable[Join], new: Collection[tuple[str, int]] = ()) -> None:
         self._joins: defaultdict[str, list[Join]] = defaultdict(list)
+        self._new: dict[tuple[str, int], Join] = {}
         for join in joins:
-            self._joins[join.parent].append(join)
+            if (join.parent, join.seq) in new:
+                self._new[join.parent, join.seq] = join
+            else:
+                self._joins[join.parent].append(join)
+        self._early: defaultdict[str, list[tuple[int, Status]]] = defaultdict(list)
         self._kept: dict[tuple[str, int], Late] = {}
 
     def early(self, parent: str, branch: int, status: Status) -> None:
-        """A branch that came before its fork's expectation."""
-        for join in self._joins[parent]:
-            if join.holds(branch):
-                join.take(branch, status)
+        """A branch that came, in an earlier batch, before its fork's expectation."""
+        self._early[parent].append((branch, status))
 
     def write(self, incoming: Incoming) -> None:
         """Take one record, in the order of offsets."""
         parent, place, record = incoming
-        joins = self._joins.get(parent, ())
+        joins = self._joins.get(parent, [])
         match record:
             case Arrival():
                 self._arrive(parent, place, record)
             case Expected(seq=seq):
-                for join in joins:
+                self._open(parent, seq)
+                for join in self._joins.get(parent, ()):
                     if join.seq == seq:
                         join.settle(place)
             case Deadline(seq=seq):
@@ -192,6 +201,20 @@ class Book:
                 for join in joins:
                     join.reopen(place, seq)
 
+    def _open(self, parent: str, seq: int) -> None:
+        """A new join, with those of its branches that came before it."""
+        join = self._new.pop((parent, seq), None)
+        if join is None:
+            return
+        for branch, status in self._early.get(parent, ()):
+            if join.holds(branch):
+                join.take(branch, status)
+        for kept in self._kept.values():
+            if kept.parent == parent and join.holds(kept.arrival.number):
+                join.take(kept.arrival.number, kept.arrival.status)
+        join.changed = True
+        self._joins[parent].append(join)
+
     def _arrive(self, parent: str, place: Place, arrival: Arrival) -> None:
         late = False
         for join in self._joins.get(parent, ()):
@@ -201,8 +224,8 @@ class Book:
                     join.take(arrival.number, arrival.status)
                     join.settle(place)
         known = self._kept.get((parent, arrival.number))
-        # A branch that comes twice in a batch: its later step counts.
-        if known is None or arrival.seq > known.arrival.seq:
+        # A branch that comes twice in a batch: its later step counts, unless it is too late.
+        if known is None or (arrival.seq > known.arrival.seq and not late):
             self._kept[parent, arrival.number] = Late(parent, arrival, late)
 
     @property

@@ -6,7 +6,7 @@ are the same (`streams.joins.book` has the rules), and so is the record that a j
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
@@ -46,8 +46,8 @@ class JoinRows:
             conn.transaction(),
         ):
             new = await self._expect(conn, [x for x in batch if isinstance(x.record, Expected)])
-            book = Book(await self._lock(conn, batch))
-            for row in await _early(conn, new):
+            book = Book(await self._lock(conn, batch), new)
+            for row in await _early(conn, {parent for parent, _ in new}):
                 book.early(row["parent"], row["branch"], Status(row["status"]))
             for each in batch:
                 book.write(each)
@@ -56,13 +56,13 @@ class JoinRows:
             reach("join.applied")
         return book.turns({each.place for each in batch})
 
-    async def _expect(self, conn: Conn, expected: Sequence[Incoming]) -> list[str]:
-        """Parents of those that are new."""
+    async def _expect(self, conn: Conn, expected: Sequence[Incoming]) -> set[tuple[str, int]]:
+        """Parent and step of those that are new."""
         if not expected:
-            return []
+            return set()
         values = {"flow": self._flow, **_columns(expected)}
         cursor = await conn.execute(_SQL["expect"], values)
-        return [row["parent"] for row in await cursor.fetchall()]
+        return {(row["parent"], row["seq"]) for row in await cursor.fetchall()}
 
     async def _lock(self, conn: Conn, batch: Sequence[Incoming]) -> list[Join]:
         """The joins of all jobs that the batch is about; nobody else changes them meanwhile."""
@@ -115,10 +115,10 @@ class JoinRows:
         await conn.execute(_SQL["update"], values, prepare=True)
 
 
-async def _early(conn: Conn, parents: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+async def _early(conn: Conn, parents: Collection[str]) -> Sequence[Mapping[str, Any]]:
     if not parents:
         return ()
-    values = {"parents": _array(sorted(set(parents)))}
+    values = {"parents": _array(sorted(parents))}
     return await (await conn.execute(_SQL["early"], values, prepare=True)).fetchall()
 
 

@@ -87,7 +87,7 @@ class JoinLoop:
         self._idle.clear()
         try:
             if await self._apply(batch):
-                reach("stage.handled")
+                reach("join.decided")
                 self._commits.add(batch)
             else:
                 self._budget.release(batch)

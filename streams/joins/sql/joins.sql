@@ -13,7 +13,7 @@ FROM unnest(
 ) AS e(parent, seq, forked_by, stage, first_branch, expected, rule, deadline_ms, born_us, keys_of)
 ORDER BY parent COLLATE "C", seq
 ON CONFLICT DO NOTHING
-RETURNING parent;
+RETURNING parent, seq;
 
 -- name: lock
 -- All joins of some jobs, in the order of their names, so that a zombie and its successor cannot
