@@ -20,6 +20,7 @@ from streams.cli.trace_link import trace_link
 from streams.cli.trace_view import as_json, drawn, show
 from streams.config import Settings, load_settings
 from streams.postgres import SyncConn, connect
+from streams.state.forks import fork_stories
 from streams.state.queries import effects_of, history
 from streams.state.waterfall import Waterfall, waterfall
 
@@ -45,7 +46,8 @@ def trace(
         ),
     ] = False,
 ) -> None:
-    """Show a job's hops: queued, working, committing; attempts, effects, timers, dead letters.
+    """Show a job's hops: queued, working, committing; attempts, effects, timers, dead letters; of
+    a fork how its branches fared, each of which is a job with a trace of its own.
 
     Reads Postgres, so it needs no collector and knows every job, sampled or not, from its first
     committed step on.
@@ -76,7 +78,8 @@ def _stories(conn: SyncConn, trace_id: str) -> Iterator[Waterfall]:
     """The job as it is now, again and again."""
     while True:
         now_us = time.time_ns() // 1000
-        yield waterfall(history(conn, trace_id), effects_of(conn, trace_id), now_us)
+        hops, effects = history(conn, trace_id), effects_of(conn, trace_id)
+        yield waterfall(hops, effects, now_us, fork_stories(conn, trace_id))
         time.sleep(_LOOK_EVERY_S)
 
 

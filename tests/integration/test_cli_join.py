@@ -1,0 +1,161 @@
+"""What operators see of forks: `join`, `jobs`, `trace`, `lag` and `flow` on real workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streams.config import Settings
+from tests.support.audits import project
+from tests.support.commands import Command
+from tests.support.forking import MENDED, Whole, flow
+from tests.support.rig import Rig, job_id
+
+pytestmark = pytest.mark.services
+
+APP = "tests.support.forking:flow"
+
+
+class Desk:
+    """The commands on one rig, and their answers as data."""
+
+    def __init__(self, rig: Rig, folder: Path) -> None:
+        self.rig = rig
+        self.handoff = Command(rig.settings, folder)
+
+    def json(self, *args: str) -> Any:
+        done = self.handoff(*args, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def join(self, job: str) -> dict[str, Any]:
+        """The only join of a job."""
+        (found,) = self.json("join", job)
+        return dict(found)
+
+    def until(self, job: str, fact: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+        """The join of `job`, once `fact` holds for it."""
+        seen: dict[str, Any] = {}
+
+        def is_so() -> object:
+            done = self.handoff("join", job, "-o", "json")
+            if done.returncode:
+                return False
+            seen.update(json.loads(done.stdout)[0])
+            return fact(seen)
+
+        try:
+            self.rig.wait(is_so, f"the join of {job} is so")
+        except AssertionError as e:
+            raise AssertionError(f"{e}\nlast answer: {seen}") from None
+        return seen
+
+
+def test_a_join_that_waits_names_what_it_waits_for(settings: Settings, tmp_path: Path) -> None:
+    with Rig(settings, tmp_path, flow) as rig:
+        desk = Desk(rig, tmp_path)
+        worker = rig.worker(app=APP)
+        (job,) = rig.submit([Whole(n=0, parts=30, lost=(3,), bad=(4, 20))])
+        found = desk.until(job, lambda x: (x["done"], x["failed"]) == (27, 2))
+        rig.wait(lambda: len(rig.dead_letters("part")) == 2, "both bad ones are dead letters")
+        project(rig)
+
+        found = desk.join(job)
+        assert (found["id"], found["status"], found["rule"]) == (f"{job}:1", "open", "wait")
+        assert (found["expected"], found["missing"], found["late"]) == (30, 1, 0)
+        stands = {b["number"]: b["stands"] for b in found["branches"]}
+        assert stands.keys() == {3, 4, 20}
+        assert stands[3] == "no step yet"
+        assert stands[4].startswith("part · failed: rejected: part 4 is bad; dead letter since 2")
+        assert found["do"] == [f"handoff dlq redrive {job}/4", f"handoff dlq redrive {job}/20"]
+        assert desk.json("join", f"{job}:1") == [found]
+
+        text = desk.handoff("join", job).stdout
+        assert "split → gather" in text
+        assert "27/30 branches, 2 failed, 1 missing" in text
+        assert "Redrive what failed: the join goes on by itself once the last branch" in text
+        assert f"next: handoff dlq redrive {job}/4" in text
+
+        shown = desk.handoff("jobs", "show", job).stdout
+        assert f"27/30 branches, 2 failed → gather, open (handoff join {job}:1)" in shown
+        assert "waiting for branches at split" in shown
+        assert desk.json("jobs", "show", job)["joins"][0]["done"] == 27
+        assert "waiting for branches" in desk.handoff("jobs", "ls", "--status", "waiting").stdout
+        child = desk.handoff("jobs", "show", f"{job}/4").stdout
+        assert f"branch of  {job} (handoff join {job})" in child
+
+        for wrong, why in (
+            (f"{job}:7", "has no join of its step 7"),
+            (f"{job}/4", f"has no fork. It is a branch of {job}: handoff join {job}."),
+            ("f" * 32, "No job has an id that begins with"),
+        ):
+            done = desk.handoff("join", wrong)
+            assert (done.returncode, why in done.stderr) == (1, True), done
+
+        assert worker.stop() == 0
+        rig.variables[MENDED] = "1"
+        rig.worker(app=APP)
+        assert desk.handoff("dlq", "redrive", f"{job}/4", f"{job}/20", "--yes").returncode == 0
+        desk.until(job, lambda x: x["done"] == 29)
+        rig.target.open("lost")
+        found = desk.until(job, lambda x: x["status"] == "joined")
+        assert (found["done"], found["branches"], found["do"]) == (30, [], [])
+        rig.wait_results(1)
+
+
+def test_a_prefix_of_a_parent_means_the_parent(settings: Settings, tmp_path: Path) -> None:
+    with Rig(settings, tmp_path, flow) as rig:
+        desk = Desk(rig, tmp_path)
+        rig.worker(app=APP)
+        ids = [f"{n:x}" + job_id(n)[1:] for n in (10, 11)]
+        rig.submit([Whole(n=n, parts=12) for n in range(2)], ids)
+        rig.wait_results(2)
+        project(rig)
+        assert desk.json("jobs", "show", "a")["trace_id"] == ids[0]
+        assert desk.json("jobs", "show", f"{ids[0]}/3")["parent"] == ids[0]
+        assert desk.json("trace", "b")["trace_id"] == ids[1]
+        assert desk.json("why", "b")["answer"] == "done"
+        several = desk.handoff("jobs", "show", f"{ids[0]}/")
+        assert (several.returncode, "Several jobs begin with" in several.stderr) == (1, True)
+        assert desk.json("jobs", "show", f"{ids[0]}/11")["trace_id"] == f"{ids[0]}/11"
+        assert desk.json("jobs", "show", f"{ids[0]}/1")["trace_id"] == f"{ids[0]}/1"
+
+
+def test_a_trace_tells_a_fork_in_a_line(settings: Settings, tmp_path: Path) -> None:
+    with Rig(settings, tmp_path, flow) as rig:
+        desk = Desk(rig, tmp_path)
+        rig.worker(app=APP)
+        job, waiting = rig.submit(
+            [Whole(n=0, parts=40, bad=(7,), on_missing="errors"), Whole(n=1, parts=2, lost=(1,))]
+        )
+        rig.wait_results(1)
+        desk.until(waiting, lambda x: x["done"] == 1)
+        project(rig)
+
+        found = desk.json("trace", job)
+        assert [hop["hop"]["stage"] for hop in found["hops"]] == ["split", "join", "gather"]
+        fork = found["hops"][0]["fork"]
+        assert (fork["id"], fork["expected"]) == (f"{job}:1", 40)
+        assert (fork["done"], fork["failed"], fork["missing"]) == (39, 1, 0)
+        assert fork["last_branch"].startswith(f"{job}/")
+        assert 0 < fork["took_us"] < 60e6
+        assert found["hops"][1]["fork"] is None
+        text = desk.handoff("trace", job).stdout
+        assert "⋔ 40 branches to gather: 39 done, 1 failed, 0 missing; joined after" in text
+        assert text.count(f"{job}/") == 1
+        assert "until the record that ended its wait for branches" in text
+
+        text = desk.handoff("trace", waiting).stdout
+        assert "⋔ 2 branches to gather: 1 done, 0 failed, 1 missing; the last to end" in text
+        assert "waits for a person" not in text
+        child = desk.json("trace", f"{job}/7")
+        assert (child["parent"], child["status"]) == (job, "failed")
+        assert f"branch of {job}" in desk.handoff("trace", f"{job}/7").stdout
+        link = desk.handoff("trace", f"{job}/7", "--open", HANDOFF_TRACE_URL="http://x/{trace_id}")
+        assert link.stdout == f"http://x/{job}\n"
+        rig.target.open("lost")
+        rig.wait_results(2)
