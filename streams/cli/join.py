@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
@@ -25,7 +24,15 @@ from streams.cli.output import (
 )
 from streams.config import load_settings
 from streams.postgres import SyncConn, connect
-from streams.state.forks import Branch, Join, branches_of, joins_of, waits_for_branches
+from streams.state.forks import (
+    Branch,
+    Join,
+    Obstacle,
+    branches_of,
+    joins_of,
+    obstacles,
+    waits_for_branches,
+)
 from streams.state.views import Job
 from streams.why.branch_wording import advice, next_of, rule_of, stands, state_of
 from streams.why.wording import at
@@ -38,24 +45,24 @@ _LIMIT: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A join and its branches without a result, all or the first; `more` there are."""
+    """A join, its branches without a result, all or the first, and what all of them are at."""
 
     join: Join
     branches: tuple[Branch, ...]
-    more: int
+    found: tuple[Obstacle, ...]
+
+    @property
+    def more(self) -> int:
+        """Branches that are not among those named."""
+        return max(0, sum(o.branches for o in self.found) - len(self.branches))
 
     @property
     def do(self) -> tuple[str, ...]:
-        return next_of(self.join, *self._split())
+        return next_of(self.join, self.branches, self.found)
 
     @property
     def advice(self) -> str:
-        return advice(self.join, *self._split())
-
-    def _split(self) -> tuple[list[Branch], list[Branch]]:
-        parked = [b for b in self.branches if b.needs_redrive and not b.late]
-        waiting = [b for b in self.branches if not b.needs_redrive and not b.late]
-        return parked, waiting
+        return advice(self.join, self.branches, self.found)
 
 
 @app.command()
@@ -84,7 +91,7 @@ def join(
     with connect(load_settings()) as conn:
         job = find(conn, prefix)
         found = [j for j in joins_of(conn, job.trace_id) if not colon or str(j.seq) == step]
-        looks = list(_looks(conn, found, limit))
+        looks = [_look(conn, each, limit) for each in found]
     if not looks:
         complain(_no_join(job, step))
         raise typer.Exit(BAD_NEWS)
@@ -95,11 +102,9 @@ def join(
         _show(look)
 
 
-def _looks(conn: SyncConn, joins: list[Join], limit: int) -> Iterator[Look]:
-    for each in joins:
-        branches = branches_of(conn, each, min(limit, each.expected))
-        without = each.expected - each.done
-        yield Look(each, branches, max(0, without - len(branches)))
+def _look(conn: SyncConn, join: Join, limit: int) -> Look:
+    branches = branches_of(conn, join, min(limit, join.expected))
+    return Look(join, branches, obstacles(conn, join))
 
 
 def _no_join(job: Job, step: str) -> str:

@@ -85,7 +85,8 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """So many `branches` without a result are at the same; `example` is the first of them."""
+    """So many `branches` without a result are at the same; `example` is the first of them, without
+    the message of its error."""
 
     branches: int
     example: Branch
@@ -130,6 +131,7 @@ def obstacles(conn: SyncConn, join: Join) -> tuple[Obstacle, ...]:
             status=Status(row["status"]) if row["known"] else None,
             to=tuple(row["handed_to"] or ()),
             error=None if row["kind"] is None else JobError(kind=row["kind"], message=""),
+            wakes_at=row["wakes_at"],
         )
         found.append(Obstacle(row["branches"], example))
     return tuple(found)

@@ -92,39 +92,56 @@ def rule_of(join: Join) -> str:
     return f"{told}; until {at(join.deadline_at)}" if join.deadline_at else told
 
 
-def next_of(join: Join, parked: Sequence[Branch], waiting: Sequence[Branch]) -> tuple[str, ...]:
+def next_of(
+    join: Join, branches: Sequence[Branch], found: Sequence[Obstacle] = ()
+) -> tuple[str, ...]:
     """The commands that bring a join on, the likeliest first; none for one that has joined.
 
-    `parked` are branches that only a person brings on, `waiting` others without a result.
+    `branches`: some without a result; `found`: what all of them are at.
     """
     if join.status == "joined":
         return ()
+    parked = _parked(join, branches, found)
     do = [f"handoff dlq redrive {b.id}" for b in parked[:NAMED]]
+    if sum(o.branches for o in found if o.example.needs_redrive) > len(do) > 0:
+        do.append("handoff dlq ls")
     if join.status == "failed":
         return (*do, f"handoff dlq redrive {join.parent}")
-    if not do and waiting:
+    waiting = [b for b in branches if b.came is None]
+    if not parked and waiting:
         first = waiting[0]
         own = first.status is not None and waits_for_branches(first.status, first.to)
         do = [f"handoff join {first.id}" if own else f"handoff why {first.id}"]
     return tuple(do)
 
 
-def advice(join: Join, parked: Sequence[Branch], waiting: Sequence[Branch]) -> str:
+def advice(join: Join, branches: Sequence[Branch], found: Sequence[Obstacle] = ()) -> str:
     """What to do about a join, in a sentence or two."""
     if join.status == "joined":
         return f"Nothing is to be done: stage {join.stage} was handed the results."
+    parked = _parked(join, branches, found)
     if join.status == "failed":
-        first = (
+        own = (
             "Redrive the dead letters of its branches, then its own"
             if parked
             else ("Redrive its dead letter")
         )
-        return f"{first}: it then waits for all branches, without a deadline, and joins."
-    if parked and join.rule != "errors":
+        return f"{own}: it then waits for all branches, without a deadline, and joins."
+    if parked:
         return (
             "Redrive what failed: the join goes on by itself once the last branch has come, and "
             f"hands the results to {join.stage}."
         )
-    if waiting:
+    if branches:
         return "It goes on by itself once they have come. See why one of them has not."
     return f"Every branch has come; the {JOIN} agent is about to hand them to {join.stage}."
+
+
+def _parked(join: Join, branches: Sequence[Branch], found: Sequence[Obstacle]) -> list[Branch]:
+    """Branches that only a person brings on, and that the join needs."""
+    fails = join.status == "open" and join.rule == "errors"
+
+    def is_so(b: Branch) -> bool:
+        return b.needs_redrive and not (fails and b.status is Status.FAILED)
+
+    return list(filter(is_so, branches)) or [o.example for o in found if is_so(o.example)]

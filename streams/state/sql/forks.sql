@@ -43,7 +43,7 @@ LIMIT %(limit)s;
 -- Branches of a range without a result, by what they are at; `number` is the first of each kind.
 SELECT
     job.trace_id IS NOT NULL AS known, job.stage, job.status, job.handed_to, job.error ->> 'kind' AS kind,
-    job.wakes_at IS NOT NULL AS timed, count(*) AS branches, min(n) AS number
+    job.wakes_at IS NOT NULL AS timed, min(job.wakes_at) AS wakes_at, count(*) AS branches, min(n) AS number
 FROM generate_series(%(first)s::integer, %(first)s::integer + %(expected)s::integer - 1) AS n
 LEFT JOIN join_arrivals AS a ON a.parent = %(parent)s AND a.branch = n
 LEFT JOIN jobs AS job ON job.trace_id = %(parent)s || '/' || n
