@@ -159,3 +159,49 @@ def test_a_trace_tells_a_fork_in_a_line(settings: Settings, tmp_path: Path) -> N
         assert link.stdout == f"http://x/{job}\n"
         rig.target.open("lost")
         rig.wait_results(2)
+
+
+def test_the_flow_shows_forks_and_joins_and_nothing_that_is_not_declared(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, flow) as rig:
+        desk = Desk(rig, tmp_path)
+        rig.worker(app=APP)
+        jobs = [Whole(n=n, parts=3, depth=n % 2) for n in range(20)]
+        rig.submit([*jobs, Whole(n=20, parts=0), Whole(n=21, parts=1, bad=(0,))])
+        rig.wait_results(21)
+        rig.wait(lambda: rig.dead_letters("part"), "the bad one is a dead letter")
+        project(rig)
+
+        found = desk.json("flow", "--app", APP)
+        seen = {(e["source"], e["target"]): e for e in found["edges"]}
+        assert {edge: e["jobs"] for edge, e in seen.items()} == {
+            ("(submit)", "split"): 22,
+            ("split", "part"): 61,
+            ("split", "join"): 22,
+            ("part", "part"): 90,
+            ("part", "join"): 150,
+            ("regather", "join"): 30,
+            ("join", "regather"): 30,
+            ("join", "gather"): 21,
+            ("gather", "done"): 21,
+            ("part", "(dead letters)"): 1,
+        }
+        assert found["differences"] == []
+        assert [edge for edge, e in seen.items() if e["fork"]] == [
+            ("split", "part"),
+            ("part", "part"),
+        ]
+        # A part that forks is done with only as its children are: what waits has not ended.
+        assert seen["split", "part"]["ended"] == 31
+        assert seen["split", "part"]["failed"] == 1
+        assert seen["part", "part"]["ended"] == 90
+        assert (seen["split", "join"]["ended"], seen["part", "join"]["ended"]) == (21, 30)
+        assert (seen["split", "part"]["share"], seen["split", "join"]["share"]) == (None, 1.0)
+        assert seen["split", "join"]["behind"]["pace"] == "idle"
+        assert "part (fork)" in desk.handoff("flow", "--app", APP).stdout
+
+        lag = desk.json("lag", "--stage", "join")
+        assert {(x["group"], x["state"]) for x in lag} == {(rig.group("join"), "idle")}
+        horizon = desk.json("topics", "horizon", "--app", APP)
+        assert rig.topic("join") in json.dumps(horizon)
