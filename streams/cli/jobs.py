@@ -46,13 +46,24 @@ def ls(
     stage: Annotated[str | None, typer.Option(help="Only jobs whose last step is there.")] = None,
     flow: Annotated[str | None, typer.Option(help="Only jobs of this flow.")] = None,
     since: Annotated[str | None, typer.Option(help="Changed since: 15m, 2h, 7d or a time.")] = None,
+    roots: Annotated[
+        bool, typer.Option("--roots", help="Leave out the branches of forks.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """List jobs, the latest change first."""
     after = None if since is None else since_when(since, datetime.now(UTC))
     with connect(load_settings()) as conn:
-        found = list_jobs(conn, status=status, stage=stage, flow=flow, since=after, limit=limit + 1)
+        found = list_jobs(
+            conn,
+            status=status,
+            stage=stage,
+            flow=flow,
+            since=after,
+            roots=roots,
+            limit=limit + 1,
+        )
     jobs = found[:limit]
     if output is Format.JSON:
         print_json([asdict(job) for job in jobs])

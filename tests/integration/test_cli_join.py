@@ -85,6 +85,7 @@ def test_a_join_that_waits_names_what_it_waits_for(settings: Settings, tmp_path:
         assert "waiting for branches at split" in shown
         assert desk.json("jobs", "show", job)["joins"][0]["done"] == 27
         assert "waiting for branches" in desk.handoff("jobs", "ls", "--status", "waiting").stdout
+        assert [j["trace_id"] for j in desk.json("jobs", "ls", "--roots")] == [job]
         child = desk.handoff("jobs", "show", f"{job}/4").stdout
         assert f"branch of  {job} (handoff join {job})" in child
 

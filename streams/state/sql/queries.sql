@@ -10,6 +10,7 @@ WHERE (%(status)s::text IS NULL OR status = %(status)s)
   AND (%(stage)s::text IS NULL OR stage = %(stage)s)
   AND (%(flow)s::text IS NULL OR flow = %(flow)s)
   AND (%(since)s::timestamptz IS NULL OR updated_at >= %(since)s)
+  AND (NOT %(roots)s OR parent IS NULL)
   AND (
       %(after_time)s::timestamptz IS NULL
       OR (updated_at, trace_id) < (%(after_time)s, %(after_id)s::text COLLATE "C")
