@@ -150,6 +150,15 @@ def test_a_trace_tells_a_fork_in_a_line(settings: Settings, tmp_path: Path) -> N
         assert text.count(f"{job}/") == 1
         assert "until the record that ended its wait for branches" in text
 
+        assert "branches" not in found
+        few = desk.json("trace", job, "--children", "8")["branches"]
+        assert [b["number"] for b in few] == list(range(8))
+        assert few[0]["stands"] == "part · done"
+        assert few[7]["stands"].startswith("part · failed: rejected: part 7 is bad; dead letter")
+        listed = desk.handoff("trace", job, "--children", "5").stdout
+        assert f"{job}/4   part · done" in listed
+        assert f"{job}/5" not in listed.partition("stands at")[2]
+
         text = desk.handoff("trace", waiting).stdout
         assert "⋔ 2 branches to gather: 1 done, 0 failed, 1 missing; the last to end" in text
         assert "waits for a person" not in text
