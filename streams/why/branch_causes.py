@@ -102,11 +102,21 @@ def _agent(agent: Queued | None, facts: Facts, now: datetime) -> tuple[str, tupl
     if row is not None and row.paused is not None:
         return f" The {JOIN} agent is paused: {ended(row.paused)}", ("handoff doctor",)
     if agent.owner is not None and agent.owner_ended is None:
-        return "", ()
+        return _behind(facts.queued), ()
     past = "; ".join(life(w, facts, now) for w in agent.workers)
     told = f" No worker runs the {JOIN} agent, which would take what they bring. {past}"
     slot = min((w.slot for w in agent.workers), default=0)
     return sentence(told.rstrip()), (f"handoff worker {JOIN} --slot {slot}",)
+
+
+def _behind(unread: Queued | None) -> str:
+    """What the join agent has yet to read of this job: the counts do not have it."""
+    if unread is None or unread.stage != JOIN:
+        return ""
+    return (
+        f" The {JOIN} agent is behind: what one of its branches brought lies unread at "
+        f"{unread.place}, with {unread.ahead:,} records before it."
+    )
 
 
 def _branch_facts(branch: Branch) -> dict[str, Any]:

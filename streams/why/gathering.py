@@ -58,14 +58,21 @@ def gather(
 
 def _is_explained(facts: Facts) -> bool:
     """False if the job seems to be nowhere, as it does while it moves."""
-    state, letter = facts.state, facts.letter
-    if facts.queued is not None or state is None:
-        return True
+    state, queued = facts.state, facts.queued
+    if state is None:
+        # Who has forked has a state; it was written after it was looked for.
+        return queued is None or queued.stage != JOIN
+    return queued is not None or _rests(facts, state)
+
+
+def _rests(facts: Facts, state: State) -> bool:
+    """Whether a job without a record in a topic is where its state says."""
     if state.status is Status.RUNNING:
         return False
     if facts.fork is not None:
         # One that is closed is about to be handed on.
         return facts.fork.join is not None and facts.fork.join.status == "open"
+    letter = facts.letter
     if letter is not None and any(a.sent_topic is not None for a in letter.actions):
         return False
     if facts.timer is None:

@@ -136,6 +136,14 @@ def test_an_agent_that_is_gone_or_paused_is_named_first() -> None:
     assert told.do[0] == "handoff doctor"
 
 
+def test_an_agent_that_is_behind_has_not_counted_what_lies_there() -> None:
+    unread = queued(stage="join", topic="mail.join", ahead=1_200)
+    told = answer(ForkFacts(JOIN, (DONE,), (Obstacle(13, DONE),), unread), queued=unread)
+    assert told.code is Code.BRANCHES
+    assert "lies unread at mail.join[2]@42, with 1,200 records before it." in told.why
+    assert "All are done, and the join agent has yet to read that." in told.why
+
+
 def test_a_deadline_says_what_it_does_and_who_keeps_it() -> None:
     due = replace(JOIN, deadline_at=NOW + timedelta(seconds=60), rule="errors")
     told = answer(ForkFacts(due, (RUNS,), (Obstacle(13, RUNS),), queued(), (worker(),)))
