@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from streams.cli.prepare import environment
 from streams.config import Settings
 from tests.support.audits import project
 from tests.support.commands import Command
@@ -215,3 +220,24 @@ def test_the_flow_shows_forks_and_joins_and_nothing_that_is_not_declared(
         assert {(x["group"], x["state"]) for x in lag} == {(rig.group("join"), "idle")}
         horizon = desk.json("topics", "horizon", "--app", APP)
         assert rig.topic("join") in json.dumps(horizon)
+
+
+def test_up_runs_the_join_agent_too(settings: Settings, tmp_path: Path) -> None:
+    with Rig(settings, tmp_path, flow) as rig, (tmp_path / "up.log").open("wb") as log:
+        argv = [sys.executable, "-m", "streams.cli", "up", "--app", APP]
+        env = {**os.environ, **environment(rig.settings)}
+        up = subprocess.Popen(argv, env=env, stderr=log, start_new_session=True)
+        try:
+            (job,) = rig.submit([Whole(n=0, parts=5)])
+            rig.wait_results(1)
+            project(rig)
+            desk = Desk(rig, tmp_path)
+            assert desk.json("jobs", "show", job)["joins"][0]["done"] == 5
+            doctor = desk.json("doctor", "--app", APP)
+            assert {c["name"]: c["detail"] for c in doctor}["group offsets"] == "seeded"
+            assert desk.handoff("worker", "joins", "--app", APP).returncode == 2
+        finally:
+            up.send_signal(signal.SIGINT)
+            assert up.wait(60) == 0
+    told = (tmp_path / "up.log").read_text()
+    assert "1 worker with split, part, regather, gather, join, the projector" in told
