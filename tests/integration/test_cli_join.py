@@ -113,6 +113,33 @@ def test_a_join_that_waits_names_what_it_waits_for(settings: Settings, tmp_path:
         rig.wait_results(1)
 
 
+def test_a_branch_that_comes_when_its_join_is_over_is_shown_as_late(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, flow) as rig:
+        desk = Desk(rig, tmp_path)
+        rig.worker(app=APP)
+        (job,) = rig.submit(
+            [Whole(n=0, parts=4, bad=(1,), lost=(2,), on_missing="errors", timeout_s=4)]
+        )
+        found = desk.until(job, lambda x: (x["done"], x["failed"], x["missing"]) == (2, 1, 1))
+        assert found["deadline_at"] is not None
+        rig.wait_results(1)
+        found = desk.join(job)
+        assert (found["status"], found["done"], found["missing"]) == ("joined", 2, 1)
+        assert found["do"] == []
+
+        rig.target.open("lost")
+        found = desk.until(job, lambda x: x["late"])
+        assert (found["done"], found["failed"], found["missing"], found["late"]) == (2, 1, 1, 1)
+        project(rig)
+        text = desk.handoff("join", job).stdout
+        assert "2/4 branches, 1 failed, 1 missing, 1 came late" in text
+        assert "part · done; it came at 2" in text
+        assert "when the join was over" in text
+        assert "Nothing is to be done: stage gather was handed the results." in text
+
+
 def test_a_prefix_of_a_parent_means_the_parent(settings: Settings, tmp_path: Path) -> None:
     with Rig(settings, tmp_path, flow) as rig:
         desk = Desk(rig, tmp_path)
