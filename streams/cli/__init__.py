@@ -27,6 +27,7 @@ _MODULES = {
     "jobs": "streams.cli.jobs",
     "trace": "streams.cli.trace",
     "why": "streams.cli.why",
+    "join": "streams.cli.join",
     "flow": "streams.cli.flow",
     "lag": "streams.cli.lag",
     "replay": "streams.cli.replay",

@@ -132,7 +132,7 @@ class _Demo:
     def _start(self, supervisor: Supervisor, desk: Desk) -> None:
         desk.start(supervisor)
         env = {**environment(self.settings), **desk.env}
-        stages = [s.name for s in self.flow.stages]
+        stages = list(self.flow.inputs)
         for name, runs in ((_WORKER, stages), (_PROJECTOR, [_PROJECTOR, "timers"])):
             log = self.place / f"{name}.log"
             supervisor.start(worker_spec(name, DEFAULT_APP, env, *runs, log=log))

@@ -12,6 +12,7 @@ from uuid import uuid4
 import typer
 from pydantic import BaseModel
 
+from schemas.state import JOIN
 from streams.cli.dlq_choice import DryRun, LetterId, Reason, Who, Yes, actor, only
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.cli.output import BAD_SETUP, result_console, say
@@ -111,6 +112,11 @@ def _stage_of(flow: Flow, letter: Letter) -> type[BaseModel]:
         raise BadSetup(
             f"The letter is of flow {letter.flow}, but --app names flow {flow.name}; name the app "
             "that declares its stage, so that the payload can be checked."
+        )
+    if letter.stage == JOIN and flow.forks:
+        raise BadSetup(
+            f"The letter at {letter.place} is the {JOIN} agent's: what it reads is no payload of a "
+            f"job. See handoff join {letter.job}, then handoff dlq redrive {letter.job}."
         )
     model: type[BaseModel] = flow.stage(letter.stage).input
     return model

@@ -107,7 +107,8 @@ def flow(
     the step that consumed it; errors are the share of those steps that ended in a dead letter. Lag
     is that of the edge's target, whichever edge its records came by. Differences: an edge that is
     used and not declared; one that is declared and not used while its source worked on 20 jobs or
-    more; a branch whose share differs clearly from the window of the same length before.
+    more; a branch whose share differs clearly from the window of the same length before. Over an
+    edge marked as a fork go the children of jobs that fork, which are counted but have no share.
 
     Exit codes: 0 traffic is as declared (with --watch: always); 1 it is not; 2 wrong usage or
     set-up; 3 Kafka or Postgres does not answer.
@@ -162,7 +163,7 @@ def _show(view: View, output: Format) -> None:
         result_console().print(mermaid(view.graph, view.edges, labels), soft_wrap=True)
         return
     if view.window is None:
-        print_table(("from", "to"), view.edges)
+        print_table(("from", "to"), ((e.source, _target(view, e)) for e in view.edges))
         return
     _show_traffic(view, view.window)
 
@@ -181,7 +182,7 @@ def _show_traffic(view: View, window: Window) -> None:
 
 
 def as_json(view: View) -> dict[str, Any]:
-    share, window = shares(view.traffic), view.window
+    share, window = shares(view.graph, view.traffic), view.window
     seen: dict[str, Any] = {}
     if window is not None:
         seen = {
@@ -203,7 +204,11 @@ def as_json(view: View) -> dict[str, Any]:
 
 
 def _edge_json(view: View, edge: Edge, share: float | None) -> dict[str, Any]:
-    found: dict[str, Any] = {**edge._asdict(), "declared": edge in view.graph.edges}
+    found: dict[str, Any] = {
+        **edge._asdict(),
+        "declared": edge in view.graph.edges,
+        "fork": edge in view.graph.forks,
+    }
     if view.window is None:
         return found
     seen = view.traffic.get(edge, Traffic())
@@ -221,10 +226,10 @@ def _edge_json(view: View, edge: Edge, share: float | None) -> dict[str, Any]:
 def _row(view: View, window: Window, edge: Edge) -> tuple[str | Text, ...]:
     seen = view.traffic.get(edge, Traffic())
     behind = view.behind.get(edge.target)
-    share = shares(view.traffic).get(edge)
+    share = shares(view.graph, view.traffic).get(edge)
     return (
         edge.source,
-        edge.target,
+        _target(view, edge),
         f"{seen.jobs:,}",
         f"{seen.jobs / window.seconds:.3g}",
         "" if share is None else f"{share:.1%}",
@@ -233,6 +238,10 @@ def _row(view: View, window: Window, edge: Edge) -> tuple[str | Text, ...]:
         "" if behind is None or not behind.records else _amount(behind),
         "" if behind is None else Text(behind.pace.value, style=_STYLES[behind.pace]),
     )
+
+
+def _target(view: View, edge: Edge) -> str:
+    return f"{edge.target} (fork)" if edge in view.graph.forks else edge.target
 
 
 def _latencies(seen: Traffic) -> tuple[str, str]:

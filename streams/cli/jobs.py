@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import orjson
 import typer
@@ -28,6 +29,7 @@ from streams.cli.output import (
 from streams.cli.times import since_when
 from streams.config import load_settings
 from streams.postgres import connect
+from streams.state.forks import Join, joins_of, waits_for_branches
 from streams.state.queries import effects_of, history, list_jobs
 from streams.state.views import Effect, Hop, Job
 
@@ -44,13 +46,24 @@ def ls(
     stage: Annotated[str | None, typer.Option(help="Only jobs whose last step is there.")] = None,
     flow: Annotated[str | None, typer.Option(help="Only jobs of this flow.")] = None,
     since: Annotated[str | None, typer.Option(help="Changed since: 15m, 2h, 7d or a time.")] = None,
+    roots: Annotated[
+        bool, typer.Option("--roots", help="Leave out the branches of forks.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, max=10_000)] = 50,
     output: Output = Format.TABLE,
 ) -> None:
     """List jobs, the latest change first."""
     after = None if since is None else since_when(since, datetime.now(UTC))
     with connect(load_settings()) as conn:
-        found = list_jobs(conn, status=status, stage=stage, flow=flow, since=after, limit=limit + 1)
+        found = list_jobs(
+            conn,
+            status=status,
+            stage=stage,
+            flow=flow,
+            since=after,
+            roots=roots,
+            limit=limit + 1,
+        )
     jobs = found[:limit]
     if output is Format.JSON:
         print_json([asdict(job) for job in jobs])
@@ -68,7 +81,7 @@ def ls(
 def _row(job: Job) -> tuple[str | Text, ...]:
     return (
         job.trace_id,
-        status_text(job.status),
+        _status(job),
         job.flow,
         job.stage,
         str(job.seq),
@@ -78,25 +91,34 @@ def _row(job: Job) -> tuple[str | Text, ...]:
     )
 
 
+def _status(job: Job) -> Text:
+    """A wait for branches is none for a person."""
+    branches = " for branches" if waits_for_branches(job.status, job.to) else ""
+    return Text.assemble(status_text(job.status), branches)
+
+
 @app.command("show")
 def show(
     job_id: Annotated[str, typer.Argument(help="The job's id or a prefix that only it has.")],
     output: Output = Format.TABLE,
 ) -> None:
-    """Show a job: its state, its steps, its effects. Exit code 1 when there is no such job."""
+    """Show a job: its state, its forks, its steps, its effects. Exit code 1 when there is no such
+    job."""
     with connect(load_settings()) as conn:
         job = find(conn, job_id)
         steps, effects = history(conn, job.trace_id), effects_of(conn, job.trace_id)
+        joins = joins_of(conn, job.trace_id)
     if output is Format.JSON:
         print_json(
             {
                 **asdict(job),
+                "joins": [_join_json(join) for join in joins],
                 "steps": [asdict(step) for step in steps],
                 "effects": [asdict(effect) for effect in effects],
             }
         )
         return
-    result_console().print(_facts(job))
+    result_console().print(_facts(job, joins))
     print_table(
         ("step", "stage", "status", "to", "attempts", "consumed", "worker", "updated"),
         (_step(step) for step in steps),
@@ -109,11 +131,20 @@ app.command("tail")(tail)
 app.command("rerun")(rerun)
 
 
-def _facts(job: Job) -> Table:
+def _join_json(join: Join) -> dict[str, Any]:
+    return {"id": join.id, **asdict(join), "missing": join.missing}
+
+
+def _facts(job: Job, joins: Sequence[Join]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("job", job.trace_id)
+    if job.parent is not None:
+        table.add_row("branch of", f"{job.parent} (handoff join {job.parent})")
     table.add_row("flow", job.flow)
-    table.add_row("status", Text.assemble(status_text(job.status), f" at {job.stage}"))
+    table.add_row("status", Text.assemble(_status(job), f" at {job.stage}"))
+    for join in joins:
+        told = f"{join.progress} → {join.stage}, {join.status} (handoff join {join.id})"
+        table.add_row("fork", told)
     table.add_row("born", moment(job.born_at))
     table.add_row("updated", moment(job.updated_at))
     if job.wakes_at is not None:

@@ -6,6 +6,7 @@ import sys
 import time
 import webbrowser
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -15,13 +16,22 @@ from rich.live import Live
 from schemas.ids import trace_id_of
 from schemas.state import Status
 from streams.cli.find import find
-from streams.cli.output import Format, Output, print_json, result_console, say
+from streams.cli.output import (
+    Format,
+    Output,
+    print_json,
+    print_table,
+    result_console,
+    say,
+)
 from streams.cli.trace_link import trace_link
 from streams.cli.trace_view import as_json, drawn, show
 from streams.config import Settings, load_settings
 from streams.postgres import SyncConn, connect
+from streams.state.forks import Branch, branches_of, fork_stories
 from streams.state.queries import effects_of, history
 from streams.state.waterfall import Waterfall, waterfall
+from streams.why.branch_wording import stands
 
 app = typer.Typer(add_completion=False)
 
@@ -36,6 +46,12 @@ def trace(
     watch: Annotated[
         bool, typer.Option("--watch", help="Follow the job until it ends; then show it whole.")
     ] = False,
+    children: Annotated[
+        int,
+        typer.Option(
+            min=0, max=10_000, help="Name so many branches of each fork, too.", show_default=False
+        ),
+    ] = 0,
     open_: Annotated[
         bool,
         typer.Option(
@@ -45,7 +61,8 @@ def trace(
         ),
     ] = False,
 ) -> None:
-    """Show a job's hops: queued, working, committing; attempts, effects, timers, dead letters.
+    """Show a job's hops: queued, working, committing; attempts, effects, timers, dead letters; of
+    a fork how its branches fared, each of which is a job with a trace of its own.
 
     Reads Postgres, so it needs no collector and knows every job, sampled or not, from its first
     committed step on.
@@ -66,17 +83,30 @@ def trace(
         for story in _stories(conn, found):
             if not watch or Status(story.status).terminal:
                 break
+        branches = _branches(conn, story, children)
     if output is Format.JSON:
-        print_json(as_json(story))
-    else:
-        show(story, console)
+        named = [{**asdict(b), "stands": stands(b)} for b in branches]
+        print_json({**as_json(story), **({"branches": named} if children else {})})
+        return
+    show(story, console)
+    if branches:
+        print_table(("branch", "stands at"), ((b.id, stands(b)) for b in branches))
+
+
+def _branches(conn: SyncConn, story: Waterfall, limit: int) -> list[Branch]:
+    """The first `limit` branches of each of its forks."""
+    if not limit:
+        return []
+    joins = [lane.fork.join for lane in story.lanes if lane.fork is not None]
+    return [b for join in joins for b in branches_of(conn, join, limit, whole=True)]
 
 
 def _stories(conn: SyncConn, trace_id: str) -> Iterator[Waterfall]:
     """The job as it is now, again and again."""
     while True:
         now_us = time.time_ns() // 1000
-        yield waterfall(history(conn, trace_id), effects_of(conn, trace_id), now_us)
+        hops, effects = history(conn, trace_id), effects_of(conn, trace_id)
+        yield waterfall(hops, effects, now_us, fork_stories(conn, trace_id))
         time.sleep(_LOOK_EVERY_S)
 
 

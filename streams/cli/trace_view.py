@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from datetime import timedelta
 
 from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from schemas.state import Status
+from schemas.state import JOIN, Status
 from streams.cli.output import duration, moment, status_text
+from streams.state.forks import ForkStory, waits_for_branches
 from streams.state.views import Effect
 from streams.state.waterfall import Axis, Lane, Pending, Waterfall, took_us
 
@@ -28,17 +30,30 @@ def as_json(story: Waterfall) -> dict[str, object]:
             "queued_us": lane.queued_us,
             "working_us": lane.working_us,
             "committing_us": lane.committing_us,
+            "fork": None if lane.fork is None else _fork_json(lane.fork),
         }
         for lane in story.lanes
     ]
     return {
         "trace_id": story.job_id,
+        "parent": story.parent,
         "flow": story.flow,
         "status": story.status,
         "born_us": story.born_us,
         "total_us": story.total_us,
         "hops": lanes,
         "pending": None if story.pending is None else asdict(story.pending),
+    }
+
+
+def _fork_json(fork: ForkStory) -> dict[str, object]:
+    return {
+        "id": fork.join.id,
+        **asdict(fork.join),
+        "missing": fork.join.missing,
+        "took_us": _joined_after_us(fork),
+        "last_branch": fork.last,
+        "last_branch_us": _last_after_us(fork),
     }
 
 
@@ -68,6 +83,7 @@ def drawn(story: Waterfall, width: int) -> RenderableType:
 
 
 def _head(story: Waterfall) -> Text:
+    branch = "" if story.parent is None else f"  branch of {story.parent}"
     return Text.assemble(
         ("job ", "dim"),
         story.job_id,
@@ -77,6 +93,7 @@ def _head(story: Waterfall) -> Text:
         status_text(story.status),
         ("  total ", "dim"),
         duration(story.total_us),
+        (branch, "dim"),
     )
 
 
@@ -98,8 +115,45 @@ def _add_lane(grid: Table, lane: Lane, axis: Axis) -> None:
     if hop.status is Status.FAILED:
         grid.add_row("", "", "", Text(f"dead letter; handoff dlq show {hop.trace_id}"))
     if hop.status is Status.WAITING:
-        due = f"timer due {moment(hop.wakes_at)}" if hop.wakes_at else "waits for a person"
-        grid.add_row("", "", "", Text(due))
+        grid.add_row("", "", "", Text(_wait(lane)))
+
+
+def _wait(lane: Lane) -> str:
+    hop = lane.hop
+    if hop.wakes_at is not None:
+        return f"timer due {moment(hop.wakes_at)}"
+    if not waits_for_branches(hop.status, hop.to):
+        return "waits for a person"
+    return "waits for branches" if lane.fork is None else _fork(lane.fork)
+
+
+def _fork(fork: ForkStory) -> str:
+    """One line, however many branches there are."""
+    join = fork.join
+    text = (
+        f"⋔ {join.expected:,} branches to {join.stage}: {join.done:,} done, {join.failed:,} failed,"
+        f" {join.missing:,} missing"
+    )
+    took_us, last_us = _joined_after_us(fork), _last_after_us(fork)
+    if took_us is not None:
+        text += f"; {join.status} after {duration(took_us)}"
+    if last_us is not None:
+        text += f"; the last to end, {fork.last}, took {duration(last_us)}"
+    return text
+
+
+def _joined_after_us(fork: ForkStory) -> float | None:
+    closed_at = fork.join.closed_at
+    return None if closed_at is None else _us(closed_at - fork.join.forked_at)
+
+
+def _last_after_us(fork: ForkStory) -> float | None:
+    return None if fork.last_at is None else _us(fork.last_at - fork.join.forked_at)
+
+
+def _us(passed: timedelta) -> float:
+    # Clocks of workers and of Postgres differ by a little.
+    return max(0.0, passed.total_seconds() * 1e6)
 
 
 def _add_pending(grid: Table, pending: Pending, axis: Axis) -> None:
@@ -117,6 +171,8 @@ def _add_effects(grid: Table, effects: tuple[Effect, ...]) -> None:
 
 def _gap(lane: Lane) -> str | None:
     """What passed between the step before and the record of this one, where that was a wait."""
+    if lane.after is Status.WAITING and lane.hop.stage == JOIN:
+        return f"⋯ {duration(lane.gap_us)} until the record that ended its wait for branches"
     if lane.after is Status.WAITING:
         return f"⋯ {duration(lane.gap_us)} until its timer had returned it"
     if lane.after is not None and lane.after.terminal:

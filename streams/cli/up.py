@@ -63,7 +63,7 @@ def _run(
 ) -> None:
     env = environment(settings)
     supervisor = Supervisor(say)
-    stages = [s.name for s in flow.stages]
+    stages = list(flow.inputs)
     try:
         for slot in range(workers):
             supervisor.start(worker_spec(f"worker {slot}", app, env, *stages, slot=slot))

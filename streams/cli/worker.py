@@ -19,10 +19,11 @@ def worker(
     stages: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Stages of the flow, projector (job-state into Postgres), timers (long waits), "
-            "tracer (spans).",
+            help="Stages of the flow, join (the branches of its forks), projector (job-state into "
+            "Postgres), timers (long waits), tracer (spans).",
             metavar="[STAGE]...",
-            show_default="all stages, projector, timers and, with OTEL_*, the tracer",
+            show_default="all stages, join if the flow forks, projector, timers and, with OTEL_*, "
+            "the tracer",
         ),
     ] = None,
     app: App = DEFAULT_APP,

@@ -1,4 +1,4 @@
-"""Claims and effects that nothing can ask for any more are deleted, a slice at a time.
+"""Claims, effects and joins that nothing can ask for any more are deleted, a slice at a time.
 
 The horizon: a record lives in its topic for `retention_ms`, and then until its segment is rolled,
 which by the broker's default takes seven days more; a day on top is for clocks and clean-up. What
@@ -40,6 +40,13 @@ class Pruned:
     before: datetime
     claims: int
     effects: int
+    #: Joins, and the branches that came to them or to none.
+    joins: int = 0
+    arrivals: int = 0
+
+    @property
+    def nothing(self) -> bool:
+        return not (self.claims or self.effects or self.joins or self.arrivals)
 
 
 def horizon(settings: Settings, now: datetime) -> datetime:
@@ -57,7 +64,10 @@ async def prune(pool: Pool, settings: Settings, *, dry_run: bool = False) -> Pru
     before = horizon(settings, now)
     claims = await _prune(pool, settings, "claim", before, dry_run)
     effects = await _prune(pool, settings, "effect", before, dry_run)
-    return Pruned(before, claims, effects)
+    # Branches first: a join without them is over, branches without a join are anybody's.
+    arrivals = await _prune(pool, settings, "arrival", before, dry_run)
+    joins = await _prune(pool, settings, "join", before, dry_run)
+    return Pruned(before, claims, effects, joins, arrivals)
 
 
 async def _prune(pool: Pool, settings: Settings, what: str, before: datetime, dry_run: bool) -> int:
@@ -109,7 +119,13 @@ class Pruner:
                 # A fault of ours must not end a worker that has other things to do.
                 _log.error("ledger_not_pruned", why=repr(e))
             else:
-                if pruned.claims or pruned.effects:
-                    _log.info("ledger_pruned", claims=pruned.claims, effects=pruned.effects)
+                if not pruned.nothing:
+                    _log.info(
+                        "ledger_pruned",
+                        claims=pruned.claims,
+                        effects=pruned.effects,
+                        joins=pruned.joins,
+                        arrivals=pruned.arrivals,
+                    )
             # Several workers do not begin at once.
             await asyncio.sleep(_EVERY_S * random.uniform(0.9, 1.1))  # noqa: S311

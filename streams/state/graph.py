@@ -1,17 +1,19 @@
 """A flow as a graph: as its code declares it, as its traffic shows it, where they differ. Pure.
 
 Nodes are the flow's stages and sinks by name, and where jobs come from and end: those are in
-parentheses, which no stage's name can hold.
+parentheses, which no stage's name can hold. In a flow that forks the join agent is a node, too:
+forks tell it what to expect, branches that are over come there, and it hands on to where they join.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+from schemas.state import JOIN
 from streams.flow import Flow
 
 SUBMIT: Final = "(submit)"
@@ -38,12 +40,14 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """`edges` as declared, in the order of the stages."""
+    """`edges` as declared, in the order of the stages; `forks` are those of them over which the
+    children of forks go, perhaps besides jobs that are handed on."""
 
     flow: str
     stages: tuple[str, ...]
     sinks: tuple[str, ...]
     edges: tuple[Edge, ...]
+    forks: frozenset[Edge] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +92,47 @@ class Difference:
 
 
 def declared(flow: Flow) -> Graph:
-    """The graph of `flow` by its code. A stage that emits to nothing is where jobs are done."""
+    """The graph of `flow` by its code. A stage that emits to nothing is where jobs are done, or
+    branches of a fork go to their join."""
     edges = [Edge(SUBMIT, flow.entry.name)]
+    forks: list[Edge] = []
+    whole, branches = _reached(flow)
     for stage in flow.stages:
-        edges += [Edge(stage.name, target) for target in stage.emits or (DONE,)]
-    return Graph(flow.name, tuple(s.name for s in flow.stages), flow.sinks, tuple(edges))
+        edges += [Edge(stage.name, target) for target in stage.emits]
+        if stage.joins:
+            forks += [Edge(stage.name, to) for to in stage.emits if to not in flow.sinks]
+        ends = not stage.emits or any(to in flow.sinks for to in stage.emits)
+        if stage.joins or (ends and stage.name in branches):
+            edges.append(Edge(stage.name, JOIN))
+        if not stage.emits and (stage.name in whole or stage.name not in branches):
+            edges.append(Edge(stage.name, DONE))
+    edges += [Edge(JOIN, to) for to in dict.fromkeys(t for s in flow.stages for t in s.joins)]
+    return Graph(flow.name, flow.inputs, flow.sinks, tuple(edges), frozenset(forks))
+
+
+def _reached(flow: Flow) -> tuple[set[str], set[str]]:
+    """Stages that jobs come to which nobody forked, and those that branches come to.
+
+    A job goes on where its fork joins; its children are branches wherever they go. A stage that
+    forks and names several stages may hand the job itself to any of them instead; if it names one,
+    that is where the children go.
+    """
+    by_name = {stage.name: stage for stage in flow.stages}
+    seen: tuple[set[str], set[str]] = (set(), set())
+    todo = [(flow.entry.name, False)]
+    while todo:
+        name, is_branch = todo.pop()
+        if name in seen[is_branch]:
+            continue
+        seen[is_branch].add(name)
+        stage = by_name[name]
+        todo += [(to, is_branch) for to in stage.joins]
+        targets = [to for to in stage.emits if to in by_name]
+        if stage.joins:
+            todo += [(to, True) for to in targets]
+        if not stage.joins or len(targets) > 1:
+            todo += [(to, is_branch) for to in targets]
+    return seen
 
 
 def all_edges(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Edge]:
@@ -101,10 +141,15 @@ def all_edges(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Edge]:
     return [*graph.edges, *sorted(used - set(graph.edges))]
 
 
-def shares(traffic: Mapping[Edge, Traffic]) -> dict[Edge, float]:
-    """Of what each edge's source handed over, the share that went this way."""
-    totals = _totals(traffic)
-    return {e: t.jobs / totals[e.source][0] for e, t in traffic.items() if totals[e.source][0]}
+def shares(graph: Graph, traffic: Mapping[Edge, Traffic]) -> dict[Edge, float]:
+    """Of what each edge's source handed over, the share that went this way; children of forks have
+    none."""
+    totals = _totals(traffic, graph.forks)
+    return {
+        e: t.jobs / totals[e.source][0]
+        for e, t in traffic.items()
+        if e not in graph.forks and totals[e.source][0]
+    }
 
 
 def differences(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Difference]:
@@ -116,15 +161,18 @@ def differences(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Differenc
 def _difference(graph: Graph, traffic: Mapping[Edge, Traffic], edge: Edge) -> Difference | None:
     seen = traffic.get(edge, Traffic())
     known = edge in graph.edges
-    if seen.jobs and not known and not (edge.target in ENDS and edge.source in graph.stages):
+    if seen.jobs and not known and not _may_be(graph, edge):
         what = f"{edge} is not declared, and {_jobs(seen.jobs)} went that way."
         return Difference(Kind.UNDECLARED, edge, what)
     if edge.source == SUBMIT:
         return None
-    now, before = _totals(traffic).get(edge.source, (0, 0))
-    if known and edge.target not in ENDS and not seen.jobs and now >= MIN_JOBS:
+    now, before = _totals(traffic, graph.forks).get(edge.source, (0, 0))
+    if known and edge.target not in (*ENDS, JOIN) and not seen.jobs and now >= MIN_JOBS:
         what = f"{edge} is declared and was not used, while {edge.source} worked on {_jobs(now)}."
         return Difference(Kind.DEAD, edge, what)
+    # A job forks into as many children as it needs: that is no share of anything.
+    if edge in graph.forks:
+        return None
     if min(now, before) >= MIN_JOBS and _changed(seen.jobs, now, seen.jobs_before, before):
         what = (
             f"{edge} took {seen.jobs / now:.1%} of {_jobs(now)}, and in the window before "
@@ -134,10 +182,22 @@ def _difference(graph: Graph, traffic: Mapping[Edge, Traffic], edge: Edge) -> Di
     return None
 
 
-def _totals(traffic: Mapping[Edge, Traffic]) -> dict[str, tuple[int, int]]:
-    """By source: jobs handed over, and those in the window before."""
+def _may_be(graph: Graph, edge: Edge) -> bool:
+    """Whether a stage may hand over that way without declaring it: each may end a job or a branch
+    of a fork."""
+    if edge.source not in graph.stages:
+        return False
+    return edge.target in ENDS or (edge.target == JOIN and JOIN in graph.stages)
+
+
+def _totals(
+    traffic: Mapping[Edge, Traffic], forks: Collection[Edge] = ()
+) -> dict[str, tuple[int, int]]:
+    """By source: jobs handed over, and those in the window before, without children of `forks`."""
     totals: dict[str, tuple[int, int]] = {}
     for edge, seen in traffic.items():
+        if edge in forks:
+            continue
         now, before = totals.get(edge.source, (0, 0))
         totals[edge.source] = now + seen.jobs, before + seen.jobs_before
     return totals

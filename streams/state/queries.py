@@ -33,9 +33,11 @@ def list_jobs(
     flow: str | None = None,
     since: datetime | None = None,
     after: tuple[datetime, str] | None = None,
+    roots: bool = False,
     limit: int = 50,
 ) -> list[Job]:
-    """Jobs, the latest change first. The next page begins `after` the last job's `cursor`."""
+    """Jobs, the latest change first; `roots` leaves out the branches of forks. The next page begins
+    `after` the last job's `cursor`."""
     after_time, after_id = after or (None, None)
     rows = conn.execute(
         _SQL["list_jobs"],
@@ -44,6 +46,7 @@ def list_jobs(
             "stage": stage,
             "flow": flow,
             "since": since,
+            "roots": roots,
             "after_time": after_time,
             "after_id": after_id,
             "limit": limit,

@@ -54,6 +54,12 @@ def traffic(
     for row in conn.execute(_SQL["submitted"], values):
         edge = Edge(SUBMIT, row["target"])
         found[edge] = Traffic(jobs=row["jobs"], jobs_before=row["jobs_before"])
+    for row in conn.execute(_SQL["forked"], values):
+        edge = Edge(row["source"], row["target"])
+        handed = found.get(edge, Traffic())
+        found[edge] = Traffic(
+            jobs=handed.jobs + row["jobs"], jobs_before=handed.jobs_before + row["jobs_before"]
+        )
     for row in conn.execute(_SQL["arrived"], {**values, "sample": sample}):
         edge = Edge(row["source"], row["target"])
         found[edge] = replace(

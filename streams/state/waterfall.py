@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from schemas.ids import parent_of
 from schemas.state import Status
+from streams.state.forks import ForkStory
 from streams.state.views import Effect, Hop
 
 #: A stretch in which nothing works is drawn at most this share of all work long.
@@ -36,6 +38,8 @@ class Lane:
     #: was due, or until somebody redrove the job. None and 0 for the first step.
     after: Status | None = None
     gap_us: int = 0
+    #: Of a step that forked: what became of its branches.
+    fork: ForkStory | None = None
 
     @property
     def queued_us(self) -> int:
@@ -73,6 +77,11 @@ class Waterfall:
     pending: Pending | None = None
 
     @property
+    def parent(self) -> str | None:
+        """The job that forked this one, if one did; both are of one trace."""
+        return parent_of(self.job_id)
+
+    @property
     def total_us(self) -> int:
         """From the job's birth to its last commit, or until now where it is under way."""
         ends = [lane.committed_us for lane in self.lanes]
@@ -82,9 +91,12 @@ class Waterfall:
 
 
 def waterfall(
-    history: Sequence[Hop], effects: Iterable[Effect] = (), now_us: int | None = None
+    history: Sequence[Hop],
+    effects: Iterable[Effect] = (),
+    now_us: int | None = None,
+    forks: Iterable[ForkStory] = (),
 ) -> Waterfall:
-    """The story of one job from all its hops (at least one) and its rows of the ledger.
+    """The story of one job from all its hops (at least one), its rows of the ledger and its forks.
 
     With `now_us` the step that a running job has yet to commit is part of it.
     """
@@ -96,6 +108,7 @@ def waterfall(
         now_us = max(now_us, last.committed_us)
         pending = Pending(last.hop.seq + 1, last.hop.to, last.committed_us, now_us)
     told = _effects_by_step(lanes, pending, effects)
+    forked = {each.join.seq: each for each in forks}
     before = [None, *lanes]
     lanes = [
         replace(
@@ -103,6 +116,7 @@ def waterfall(
             effects=tuple(told.get(lane.hop.seq, ())),
             after=None if previous is None else previous.hop.status,
             gap_us=0 if previous is None else max(0, lane.produced_us - previous.committed_us),
+            fork=forked.get(lane.hop.seq),
         )
         for lane, previous in zip(lanes, before, strict=False)
     ]

@@ -146,7 +146,7 @@ def horizon(flow: Flow, settings: Settings, admin: AdminClient | None = None) ->
     admin = admin or admin_client(settings)
     names = settings.names
     wanted: dict[str, str | None] = {
-        names.stage_topic(flow.name, stage.name): stage.name for stage in flow.stages
+        names.stage_topic(flow.name, each): each for each in flow.inputs
     }
     wanted[names.job_state_topic] = None
     facts = describe_topics(settings, admin, wanted)

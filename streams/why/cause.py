@@ -23,6 +23,8 @@ class Code(StrEnum):
     IN_DOUBT = "in_doubt"
     DEAD_LETTER = "dead_letter"
     TIMER = "timer"
+    #: It forked, and waits for its branches.
+    BRANCHES = "branches"
     #: The log says that it was handed on, and what was handed on is not there.
     LOST = "lost"
     NOT_THERE = "not_there"

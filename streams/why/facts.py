@@ -13,6 +13,7 @@ from typing import Any
 from schemas.state import JobError, Status
 from streams.deadletter.actions import Acted
 from streams.deadletter.letters import Place
+from streams.state.forks import Branch, Join, Obstacle
 from streams.state.views import Effect
 
 
@@ -137,6 +138,22 @@ class TimerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class ForkFacts:
+    """What a job that waits for branches waits for. `join` is None while its agent has not read of
+    the fork; `named` are the first branches without a result, `found` what all of those are at.
+
+    `agent` is the partition of the join topic that the job's records lie in, and who works there;
+    `timers` are those that keep its deadline, if it has one.
+    """
+
+    join: Join | None
+    named: tuple[Branch, ...] = ()
+    found: tuple[Obstacle, ...] = ()
+    agent: Queued | None = None
+    timers: Sequence[WorkerRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """A topic that was searched for an unknown job: `records` past its group's positions (or the
     projection's). `lows` is where its partitions begin now: what lay before has expired."""
@@ -164,6 +181,7 @@ class Facts:
     letter: LetterFacts | None = None
     effects: Sequence[Effect] = ()
     timer: TimerFacts | None = None
+    fork: ForkFacts | None = None
     looked: Sequence[Looked] = ()
     #: Offsets between the projection and the end of job-state, where the job's states lie.
     behind: int = 0

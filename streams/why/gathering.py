@@ -11,15 +11,25 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
-from schemas.state import Status
+from schemas.state import JOIN, Status
 from streams.config import Settings
 from streams.deadletter.actions import actions_on
 from streams.deadletter.reader import Span
 from streams.kafka import TopicFacts, partition_of
 from streams.postgres import SyncConn
+from streams.state.forks import Join, branches_of, joins_of, obstacles, waits_for_branches
 from streams.state.queries import NoSuchJob, effects_of, find_job
 from streams.why import postgres_facts as rows
-from streams.why.facts import Facts, LetterFacts, Looked, Queued, State, TimerFacts
+from streams.why.branch_wording import NAMED
+from streams.why.facts import (
+    Facts,
+    ForkFacts,
+    LetterFacts,
+    Looked,
+    Queued,
+    State,
+    TimerFacts,
+)
 from streams.why.topic_facts import Hit, Part, Topics, Wanted, owner_slot
 
 _LOOKS: Final = 3
@@ -48,11 +58,21 @@ def gather(
 
 def _is_explained(facts: Facts) -> bool:
     """False if the job seems to be nowhere, as it does while it moves."""
-    state, letter = facts.state, facts.letter
-    if facts.queued is not None or state is None:
-        return True
+    state, queued = facts.state, facts.queued
+    if state is None:
+        # Who has forked has a state; it was written after it was looked for.
+        return queued is None or queued.stage != JOIN
+    return queued is not None or _rests(facts, state)
+
+
+def _rests(facts: Facts, state: State) -> bool:
+    """Whether a job without a record in a topic is where its state says."""
     if state.status is Status.RUNNING:
         return False
+    if facts.fork is not None:
+        # One that is closed is about to be handed on.
+        return facts.fork.join is not None and facts.fork.join.status == "open"
+    letter = facts.letter
     if letter is not None and any(a.sent_topic is not None for a in letter.actions):
         return False
     if facts.timer is None:
@@ -145,6 +165,8 @@ class _Look:
             return facts
         if state.status is Status.RUNNING:
             return self._live(facts, state, state.to)
+        if waits_for_branches(state.status, state.to):
+            return self._of_fork(facts, state)
         if state.wakes_at is not None:
             facts = replace(facts, timer=self._timer(state))
             if facts.timer is not None and facts.timer.due_at is not None:
@@ -171,6 +193,36 @@ class _Look:
                 part, ahead = search.rest[0]
                 return replace(facts, queued=self._queued(stage, part, ahead, None, state.seq + 1))
         return facts
+
+    def _of_fork(self, facts: Facts, state: State) -> Facts:
+        """With what has come of its branches, and a record of its join that is not finished."""
+        fork = ForkFacts(self._join_of(state))
+        if (join := fork.join) is not None:
+            due = join.deadline_at is not None
+            group = self._names.timers_group
+            fork = replace(
+                fork,
+                named=branches_of(self._conn, join, NAMED),
+                found=obstacles(self._conn, join),
+                timers=rows.workers(self._conn, group) if due else (),
+            )
+        if (state.flow, JOIN) not in self._topics.stages():
+            return replace(facts, fork=fork)
+        search = self._topics.search(state.flow, JOIN, Wanted(state.job, exact=True))
+        part = self._topics.part(state.flow, JOIN, state.job)
+        fork = replace(fork, agent=self._queued(JOIN, part, 0, None, 0))
+        if search.hits:
+            hit = search.hits[0]
+            queued = self._queued(JOIN, hit.part, hit.ahead, hit, hit.step)
+            facts = replace(facts, queued=queued)
+        return replace(facts, fork=fork)
+
+    def _join_of(self, state: State) -> Join | None:
+        """The join that the job waits for now: that of its last fork, if its agent knows that."""
+        joins = joins_of(self._conn, state.job)
+        if joins and (state.stage == JOIN or joins[-1].seq == state.seq):
+            return joins[-1]
+        return None
 
     def _queued(self, stage: str, part: Part, ahead: int, hit: Hit | None, step: int) -> Queued:
         topic, partition = part.span.topic, part.span.partition

@@ -7,15 +7,16 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from schemas.state import Status
+from schemas.state import JOIN, Status
 from streams.deadletter.actions import Acted
+from streams.state.forks import waits_for_branches
 from streams.state.views import Effect
 from streams.why.cause import Cause, Code
 from streams.why.facts import Facts, State, WorkerRow
 from streams.why.wording import at, capital, ended, life, lives, sentence, span, worker_facts
 
 #: A timer that is due returns within a second; later than this, something keeps it.
-_OVERDUE: Final = timedelta(seconds=5)
+OVERDUE: Final = timedelta(seconds=5)
 
 
 def over(facts: Facts, _: datetime) -> Cause | None:
@@ -67,6 +68,9 @@ def dead_letter(facts: Facts, _: datetime) -> Cause | None:
     )
     show, redrive = f"handoff dlq show {letter.place}", f"handoff dlq redrive {facts.job}"
     do = (show, redrive) if last is None or last.sent_topic is None else (show,)
+    if state.stage == JOIN:
+        # Its branches come first: they are named there, with what to do about each.
+        do = (f"handoff join {facts.job}", *do)
     return Cause(
         Code.DEAD_LETTER,
         state.stage,
@@ -106,12 +110,12 @@ def timer(facts: Facts, now: datetime) -> Cause | None:
     late = now - due_at
     reason = ended(state.error.message) if state.error else ""
     why = f"It waits at stage {state.stage} for its timer, due at {at(due_at)}"
-    if late > _OVERDUE:
-        why += f": that is {span(late.total_seconds())} ago. {_keepers(timer.workers, facts, now)}"
+    if late > OVERDUE:
+        why += f": that is {span(late.total_seconds())} ago. {keepers(timer.workers, facts, now)}"
     else:
         why += f", in {span(max(0.0, -late.total_seconds()))}"
         if not living:
-            why += f". {_keepers(timer.workers, facts, now)}, so it would not come back"
+            why += f". {keepers(timer.workers, facts, now)}, so it would not come back"
     do = () if living else ("handoff worker timers",)
     if timer.due_at is None:
         why += f". It is not in Postgres yet: up to {timer.unread:,} timers are unread"
@@ -172,7 +176,7 @@ def not_there(facts: Facts, _: datetime) -> Cause:
     )
 
 
-def _keepers(timers: Iterable[WorkerRow], facts: Facts, now: datetime) -> str:
+def keepers(timers: Iterable[WorkerRow], facts: Facts, now: datetime) -> str:
     """Who should have returned a timer that is overdue."""
     rows = list(timers)
     if not rows:
@@ -188,6 +192,8 @@ def _keepers(timers: Iterable[WorkerRow], facts: Facts, now: datetime) -> str:
 
 
 def _for_a_person(state: State) -> bool:
+    if waits_for_branches(state.status, state.to):
+        return False
     return state.status is Status.WAITING and state.wakes_at is None
 
 

@@ -7,7 +7,9 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
+from schemas.ids import parent_of
 from schemas.state import Status
+from streams.state.forks import waits_for_branches
 from streams.state.views import Effect
 from streams.why.cause import Cause, Code
 from streams.why.facts import Facts, Queued, WorkerRow
@@ -162,8 +164,13 @@ def lag(facts: Facts, now: datetime) -> Cause | None:
 def _lies(facts: Facts, q: Queued) -> str:
     """Where its record is, and since when."""
     since = f" since {at(q.written_at)}" if q.written_at is not None else ""
-    what = "Its submission" if q.step == 1 else "Its record"
-    if facts.state is not None and facts.state.status is not Status.RUNNING:
+    what = "Its record"
+    if q.step == 1:
+        what = "Its first record" if parent_of(facts.job) else "Its submission"
+    state = facts.state
+    if state is not None and waits_for_branches(state.status, state.to):
+        what = "A record of its join"
+    elif state is not None and state.status is not Status.RUNNING:
         what += ", which was brought back,"
     return f"{what} lies before stage {q.stage} at {q.place}{since}"
 

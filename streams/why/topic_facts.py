@@ -51,7 +51,10 @@ class Wanted:
     step: int | None = None
 
     def is_by(self, job: str) -> bool:
-        return job == self.job if self.exact else job.startswith(self.job)
+        """A prefix means jobs that begin so, and not the children of these."""
+        if self.exact:
+            return job == self.job
+        return job.startswith(self.job) and "/" not in job[len(self.job) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +169,13 @@ class Topics:
         where = f"group {topic.name} on {topic.name}[{partition}]"
         found = decode_map(metadata, topic_id=topic.topic_id, committed=head, where=where)
         return tuple(found)
+
+    def part(self, flow: str, stage: str, job: str) -> Part:
+        """The partition of a stage's topic that the id of a job, as a key, puts it into."""
+        spans = self._reader.spans([self._names.stage_topic(flow, stage)])
+        at = partition_of(job.encode(), len(spans))
+        (part,) = self.parts([s for s in spans if s.partition == at])
+        return part
 
     def group(self, part: Part) -> GroupFacts:
         """Who works there; waits a little while partitions are handed out."""

@@ -199,6 +199,73 @@ async def test_rows_that_somebody_holds_are_left_for_the_next_time(
     assert (pruned.claims, pruned.effects) == (1, 2)
 
 
+def add_join(
+    settings: Settings, job: str, seq: int, *, first: int = 0, status: str = "joined", age: str
+) -> None:
+    """A join of two branches that closed `age` ago, as its branches came then."""
+    sql(
+        settings,
+        "INSERT INTO joins (parent, seq, flow, forked_by, stage, first_branch, expected, rule,"
+        " born_us, step, status, closed_at, forked_at)"
+        " VALUES (%s, %s, 'f', 'split', 'merge', %s, 2, 'wait', 0, %s, %s,"
+        " CASE WHEN %s <> 'open' THEN now() - %s::interval END, now() - %s::interval)",
+        *(job, seq, first, seq, status, status, age, age),
+    )
+    for n in (first, first + 1):
+        add_arrival(settings, job, n, age)
+
+
+def add_arrival(settings: Settings, job: str, branch: int, age: str) -> None:
+    sql(
+        settings,
+        "INSERT INTO join_arrivals (parent, branch, status, seq, value, arrived_at)"
+        " VALUES (%s, %s, 'done', 1, '{}', now() - %s::interval)",
+        *(job, branch, age),
+    )
+
+
+def kept(settings: Settings) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+    joins = sql(settings, "SELECT parent, seq FROM joins")
+    arrivals = sql(settings, "SELECT parent, branch FROM join_arrivals")
+    return (
+        {(r["parent"], r["seq"]) for r in joins},
+        {(r["parent"], r["branch"]) for r in arrivals},
+    )
+
+
+@pytest.mark.usefixtures("jobs")
+async def test_joins_go_with_their_branches_once_their_parent_is_over_and_no_others(
+    settings: Settings, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLICE_ROWS", 2)
+    add_join(settings, DONE, 1, age="20 d")
+    add_join(settings, DONE, 3, first=2, age="18 d")
+    # It came late, and not long ago: it goes when it is as old as that.
+    add_arrival(settings, DONE, 4, "1 d")
+    # Not over, or not long ago: a redrive, or the stage that joins, reads the results again.
+    for job in (OPEN, FAILED, RECENT, job_id(88)):
+        add_join(settings, job, 1, age="20 d")
+    # A join of an earlier fork of a job that still waits for another.
+    add_join(settings, OPEN, 3, first=2, status="open", age="17 d")
+    add_join(settings, FAILED, 3, first=2, status="failed", age="17 d")
+    # No fork ever expected these.
+    add_arrival(settings, job_id(99), 0, "16 d")
+    add_arrival(settings, job_id(99), 1, "14 d")
+
+    before = kept(settings)
+    counted = await prune(pool, settings, dry_run=True)
+    assert kept(settings) == before
+    pruned = await prune(pool, settings)
+    assert (pruned.joins, pruned.arrivals) == (counted.joins, counted.arrivals) == (2, 5)
+    joins, arrivals = kept(settings)
+    assert before[0] - joins == {(DONE, 1), (DONE, 3)}
+    assert before[1] - arrivals == {*((DONE, n) for n in range(4)), (job_id(99), 0)}
+    assert not pruned.nothing
+    assert (await prune(pool, settings)).nothing
+    sql(settings, "UPDATE join_arrivals SET arrived_at = now() - interval '16 d'")
+    assert (await prune(pool, settings)).arrivals == 2, "those that no join is there for"
+
+
 @pytest.mark.usefixtures("jobs")
 def test_the_command_counts_or_deletes_and_says_what(settings: Settings, tmp_path: Path) -> None:
     handoff = Command(settings, tmp_path)
@@ -206,6 +273,7 @@ def test_the_command_counts_or_deletes_and_says_what(settings: Settings, tmp_pat
     assert counted.returncode == 0, counted.stderr
     assert "2 claims and 4 effects" in counted.stderr
     assert "would go" in counted.stderr
+    assert "0 joins and 0 of their branches" in counted.stderr
     assert "2 claims and 4 effects" in handoff("db", "prune").stderr
     assert "0 claims and 0 effects" in handoff("db", "prune").stderr
     away = handoff(

@@ -87,24 +87,3 @@ FROM (
 ) AS sized
 WHERE before < %(bytes)s
 ORDER BY branch;
-
--- name: prune_joins
--- What closed so long ago that neither its hand-off nor its records are kept.
-DELETE FROM joins AS j
-WHERE (j.parent, j.seq) IN (
-    SELECT parent, seq FROM joins WHERE status = 'joined' AND closed_at < now() - make_interval(secs => %(kept_s)s)
-    ORDER BY closed_at LIMIT %(limit)s
-);
-
--- name: prune_arrivals
--- Branches that no join waits for or has just been given.
-DELETE FROM join_arrivals AS a
-WHERE (a.parent, a.branch) IN (
-    SELECT o.parent, o.branch FROM join_arrivals AS o
-    WHERE o.arrived_at < now() - make_interval(secs => %(kept_s)s)
-      AND NOT EXISTS (
-        SELECT FROM joins AS j
-        WHERE j.parent = o.parent AND o.branch >= j.first_branch AND o.branch < j.first_branch + j.expected
-      )
-    ORDER BY o.arrived_at LIMIT %(limit)s
-);

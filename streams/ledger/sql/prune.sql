@@ -1,4 +1,4 @@
--- Claims and effects that no record can ask for any more. Each statement looks at one slice of time, from
+-- Claims, effects and joins that no record can ask for any more. Each statement looks at one slice of time, from
 -- the oldest on, so its cost does not depend on how much is old and must stay.
 
 -- name: clock
@@ -57,5 +57,54 @@ WITH doomed AS (
     FOR UPDATE OF e SKIP LOCKED
 ), pruned AS (
     DELETE FROM effects AS e USING doomed WHERE NOT %(dry_run)s AND e.key = doomed.key
+)
+SELECT count(*) AS value FROM doomed;
+
+-- name: arrival_slice
+SELECT coalesce(
+    (SELECT arrived_at FROM join_arrivals WHERE arrived_at > %(after)s AND arrived_at < %(before)s
+     ORDER BY arrived_at OFFSET %(rows)s - 1 LIMIT 1),
+    (SELECT max(arrived_at) FROM join_arrivals WHERE arrived_at > %(after)s AND arrived_at < %(before)s)
+) AS value;
+
+-- name: prune_arrivals
+-- Branches of joins that go, and such as no fork ever expected: those go before their joins do. A join whose
+-- parent is not over stays whole: it still waits, or a redrive reads its results again.
+WITH doomed AS (
+    SELECT a.parent, a.branch
+    FROM join_arrivals AS a
+    WHERE a.arrived_at > %(after)s AND a.arrived_at <= %(upto)s
+      AND NOT EXISTS (
+          SELECT FROM joins AS j LEFT JOIN jobs AS over ON over.trace_id = j.parent
+          WHERE j.parent = a.parent
+            AND a.branch >= j.first_branch AND a.branch < j.first_branch + j.expected
+            AND NOT coalesce(
+                j.status = 'joined' AND j.closed_at < %(before)s
+                AND over.status IN ('done', 'cancelled') AND over.updated_at < %(before)s, false)
+      )
+    FOR UPDATE OF a SKIP LOCKED
+), pruned AS (
+    DELETE FROM join_arrivals AS a USING doomed
+    WHERE NOT %(dry_run)s AND a.parent = doomed.parent AND a.branch = doomed.branch
+)
+SELECT count(*) AS value FROM doomed;
+
+-- name: join_slice
+SELECT coalesce(
+    (SELECT closed_at FROM joins WHERE closed_at > %(after)s AND closed_at < %(before)s
+     ORDER BY closed_at OFFSET %(rows)s - 1 LIMIT 1),
+    (SELECT max(closed_at) FROM joins WHERE closed_at > %(after)s AND closed_at < %(before)s)
+) AS value;
+
+-- name: prune_joins
+WITH doomed AS (
+    SELECT j.parent, j.seq
+    FROM joins AS j JOIN jobs AS over ON over.trace_id = j.parent
+    WHERE j.closed_at > %(after)s AND j.closed_at <= %(upto)s AND j.status = 'joined'
+      AND over.status IN ('done', 'cancelled') AND over.updated_at < %(before)s
+    FOR UPDATE OF j SKIP LOCKED
+), pruned AS (
+    DELETE FROM joins AS j USING doomed
+    WHERE NOT %(dry_run)s AND j.parent = doomed.parent AND j.seq = doomed.seq
 )
 SELECT count(*) AS value FROM doomed;

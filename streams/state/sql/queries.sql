@@ -10,6 +10,7 @@ WHERE (%(status)s::text IS NULL OR status = %(status)s)
   AND (%(stage)s::text IS NULL OR stage = %(stage)s)
   AND (%(flow)s::text IS NULL OR flow = %(flow)s)
   AND (%(since)s::timestamptz IS NULL OR updated_at >= %(since)s)
+  AND (NOT %(roots)s OR parent IS NULL)
   AND (
       %(after_time)s::timestamptz IS NULL
       OR (updated_at, trace_id) < (%(after_time)s, %(after_id)s::text COLLATE "C")
@@ -18,12 +19,14 @@ ORDER BY updated_at DESC, trace_id DESC
 LIMIT %(limit)s;
 
 -- name: find_jobs
--- The job of that id comes first, before its children. '~' sorts behind every character of an id.
+-- '~' sorts behind every character of an id. Children of a job that begins so are left out: a prefix of the
+-- job means the job.
 SELECT
     trace_id, flow, stage, status, seq, attempts, data::text AS data, error, parent, worker,
     usage::text AS usage, handed_to, born_at, updated_at, wakes_at
 FROM jobs
 WHERE trace_id >= %(prefix)s AND trace_id < %(prefix)s || '~'
+  AND position('/' IN substr(trace_id, length(%(prefix)s) + 1)) = 0
 ORDER BY trace_id
 LIMIT %(limit)s;
 

@@ -1,5 +1,6 @@
 """The waterfall: phases never negative, idle time shortened, work always visible."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from uuid import UUID
 
@@ -9,6 +10,7 @@ from rich.console import Console
 
 from schemas.state import HopTiming, JobError, Status
 from streams.cli.trace_view import as_json, show
+from streams.state.forks import ForkStory, Join
 from streams.state.views import Effect, Hop
 from streams.state.waterfall import COMPRESSED, QUEUED, WORKING, Axis, took_us, waterfall
 
@@ -77,11 +79,17 @@ def effect(stage: str, settled: bool = True, claimed_ms: int = 1) -> Effect:
     )
 
 
-def drawn(hops: list[Hop], effects: list[Effect] | None = None, now_ms: int | None = None) -> str:
-    console = Console(width=140, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+def drawn(
+    hops: list[Hop],
+    effects: list[Effect] | None = None,
+    now_ms: int | None = None,
+    forks: Sequence[ForkStory] = (),
+) -> str:
+    width = 260 if forks else 140
+    console = Console(width=width, force_terminal=False, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         now_us = None if now_ms is None else START + 1_000 * now_ms
-        show(waterfall(hops, effects or (), now_us), console)
+        show(waterfall(hops, effects or (), now_us, forks), console)
     return console.export_text()
 
 
@@ -113,6 +121,42 @@ def test_a_short_wait_is_drawn_to_scale() -> None:
     assert not axis.compressed
     bar = axis.bar(waterfall([hop(1, "a", 0, 10, 90, 100)]).lanes[0])
     assert (bar.count(QUEUED), bar.count(WORKING)) == (5, 40)
+
+
+def test_a_fork_is_one_line_and_a_wait_for_branches_is_none_for_a_person() -> None:
+    start = datetime.fromtimestamp(START / 1e6, UTC)
+    join = Join(
+        parent=JOB,
+        seq=1,
+        flow="mail",
+        forked_by="a",
+        stage="merge",
+        first=0,
+        expected=10_000,
+        rule="wait",
+        deadline_at=None,
+        status="joined",
+        reason=None,
+        done=9_998,
+        failed=2,
+        late=0,
+        forked_at=start,
+        closed_at=start + timedelta(seconds=30),
+    )
+    hops = [
+        hop(1, "a", 0, 1, 2, 3, status=Status.WAITING, to=("join",)),
+        hop(2, "join", 29_000, 29_001, 29_002, 30_000, to=("merge",)),
+    ]
+    story = ForkStory(join, f"{JOB}/77", start + timedelta(seconds=29))
+    text = drawn(hops, forks=[story])
+    assert "⋔ 10,000 branches to merge: 9,998 done, 2 failed, 0 missing; joined after 30 s" in text
+    assert f"the last to end, {JOB}/77, took 29 s" in " ".join(text.split())
+    assert "⋯ 29 s until the record that ended its wait for branches" in text
+    document = as_json(waterfall(hops, forks=[story]))
+    assert document["hops"][0]["fork"]["took_us"] == 30e6  # type: ignore[index]
+    unread = drawn(hops[:1])
+    assert "waits for branches" in unread
+    assert "person" not in unread
 
 
 def test_effects_and_errors_stand_below_their_hop() -> None:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 import agents
+from streams import Context, Done, Emit, Flow, Fork, Joined, stage
 from streams.state.drawing import mermaid
 from streams.state.graph import (
     CANCELLED,
@@ -25,7 +27,7 @@ from streams.state.graph import (
     differences,
     shares,
 )
-from tests.support import flows
+from tests.support import flows, forking
 
 README = Path(__file__).parents[3] / "README.md"
 
@@ -66,6 +68,85 @@ def test_a_flow_is_declared_by_its_entry_what_its_stages_emit_and_where_they_end
         "finish → done",
     ]
     assert declared(agents.flow).edges[-1] == Edge("act", DONE)
+
+
+def test_a_flow_that_forks_declares_where_branches_go_and_where_they_join() -> None:
+    found = declared(forking.flow)
+    assert found.stages == ("split", "part", "regather", "gather", "join")
+    assert [f"{e}{' (fork)' if e in found.forks else ''}" for e in found.edges] == [
+        "(submit) → split",
+        "split → part (fork)",
+        "split → join",
+        "part → part (fork)",
+        "part → join",
+        "regather → join",
+        "gather → done",
+        "join → gather",
+        "join → regather",
+    ]
+    chart = mermaid(found, found.edges, {})
+    assert 'stage_split ==>|"forking.part"| stage_part' in chart
+    assert 'stage_join -->|"forking.gather"| stage_gather' in chart
+
+
+class Note(BaseModel):
+    text: str = ""
+
+
+def test_branches_end_in_their_join_also_through_a_sink_and_others_where_they_are_done() -> None:
+    @stage("split", emits=("part", "plain"), joins="merge")
+    def split(_: Note, __: Context) -> Fork | Emit: ...
+
+    @stage("part", emits="out")
+    def part(note: Note, _: Context) -> Note: ...
+
+    @stage("plain")
+    def plain(_: Note, __: Context) -> Done: ...
+
+    @stage("merge")
+    async def merge(results: Joined[Note], _: Context) -> Done: ...
+
+    flow = Flow("notes", (split, part, plain, merge), sinks=("out",))
+    found = declared(flow)
+    assert set(map(str, found.edges)) == {
+        "(submit) → split",
+        "split → part",
+        "split → plain",
+        "split → join",
+        "part → out",
+        "part → join",
+        "plain → join",
+        "plain → (done)",
+        "merge → (done)",
+        "join → merge",
+    }
+    assert found.forks == {Edge("split", "part"), Edge("split", "plain")}
+
+
+def test_a_fork_into_more_children_than_before_is_no_change_and_any_stage_may_end_a_branch() -> (
+    None
+):
+    graph = declared(forking.flow)
+    seen = {
+        Edge(SUBMIT, "split"): Traffic(jobs=40, jobs_before=40),
+        Edge("split", "part"): Traffic(jobs=2_000, jobs_before=80),
+        Edge("split", "join"): Traffic(jobs=40, jobs_before=40),
+        Edge("part", "part"): Traffic(jobs=5, jobs_before=5),
+        Edge("part", "join"): Traffic(jobs=2_000, jobs_before=80),
+        Edge("join", "gather"): Traffic(jobs=38, jobs_before=38),
+        Edge("join", "regather"): Traffic(jobs=2, jobs_before=2),
+        Edge("gather", "done"): Traffic(jobs=38, jobs_before=38),
+        Edge("gather", "join"): Traffic(jobs=1),
+    }
+    assert differences(graph, seen) == []
+    share = shares(graph, seen)
+    assert Edge("split", "part") not in share
+    assert (share[Edge("split", "join")], share[Edge("join", "gather")]) == (1.0, 0.95)
+    assert [d.kind for d in differences(BRANCHES, {Edge("sort", "join"): Traffic(jobs=1)})] == [
+        Kind.UNDECLARED
+    ], "a flow that does not fork has no join"
+    unused = {**seen, Edge("part", "part"): Traffic()}
+    assert [str(d.edge) for d in differences(graph, unused)] == ["part → part"]
 
 
 def test_traffic_as_declared_differs_in_nothing_whatever_way_jobs_end() -> None:
@@ -113,7 +194,7 @@ def test_a_branch_that_takes_another_share_than_before_is_named() -> None:
     assert differences(BRANCHES, changed)[1].what == (
         "sort → ask took 50.0% of 1,000 jobs, and in the window before 10.0% of 1,000 jobs."
     )
-    assert shares(changed)[Edge("sort", "ask")] == 0.5
+    assert shares(BRANCHES, changed)[Edge("sort", "ask")] == 0.5
 
 
 def test_more_dead_letters_than_before_are_a_changed_branch() -> None:

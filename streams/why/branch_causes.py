@@ -1,0 +1,128 @@
+"""The cause of a job that forked: its branches, of which some have no result yet. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from schemas.state import JOIN
+from streams.state.forks import Branch, Join
+from streams.why.branch_wording import advice, commonest, next_of, stands
+from streams.why.cause import Cause, Code
+from streams.why.facts import Facts, ForkFacts, Queued
+from streams.why.other_causes import OVERDUE, keepers
+from streams.why.wording import at, ended, life, lives, sentence, span, worker_facts
+
+
+def branches(facts: Facts, now: datetime) -> Cause | None:
+    state, fork = facts.state, facts.fork
+    if state is None or fork is None or fork.join is None:
+        return None
+    join = fork.join
+    agent, start = _agent(fork.agent, facts, now)
+    limit, keep = _limit(join, fork, facts, now)
+    why = f"{_waits(join)} {_named(join, fork)}{_most(join, fork)}{limit}{agent}"
+    if join.status == "open":
+        why += f" {advice(join, fork.named, fork.found)}"
+    more = {
+        "join": join.id,
+        "join_stage": join.stage,
+        "expected": join.expected,
+        "done": join.done,
+        "failed": join.failed,
+        "missing": join.missing,
+        "rule": join.rule,
+        "deadline_at": join.deadline_at,
+        "named": [_branch_facts(b) for b in fork.named],
+        "workers": [worker_facts(w) for w in fork.agent.workers] if fork.agent else [],
+    }
+    do = (*start, *keep, *next_of(join, fork.named, fork.found), f"handoff join {facts.job}")
+    return Cause(Code.BRANCHES, state.stage, " ".join(why.split()), do, more)
+
+
+def _waits(join: Join) -> str:
+    if join.status == "joined":
+        return (
+            f"What it waited for has come to join {join.id}, of {join.expected:,} branches; the "
+            f"{JOIN} agent hands the results to stage {join.stage}, and has yet to commit that."
+        )
+    if join.status == "failed":
+        return (
+            f"Its join {join.id} has failed, and the {JOIN} agent has yet to commit that. "
+            f"{ended(join.reason or '')}"
+        )
+    return (
+        f"It waits for the branches of its fork, which stage {join.forked_by} made at "
+        f"{at(join.forked_at)}: {join.done:,} of {join.expected:,} are done, {join.failed:,} "
+        f"failed, {join.missing:,} did not come yet. Stage {join.stage} then gets the results."
+    )
+
+
+def _named(join: Join, fork: ForkFacts) -> str:
+    if join.status != "open" or not fork.named:
+        return ""
+    told = "; ".join(f"/{b.number} {stands(b)}" for b in fork.named)
+    more = join.expected - join.done - len(fork.named)
+    return sentence(f"Without a result: {told}" + (f"; and {more:,} more" if more > 0 else ""))
+
+
+def _most(join: Join, fork: ForkFacts) -> str:
+    """What keeps most of them, where not all were named."""
+    without = join.expected - join.done
+    if join.status != "open" or without <= len(fork.named):
+        return ""
+    return f" {sentence(commonest(fork.found, without))}"
+
+
+def _limit(join: Join, fork: ForkFacts, facts: Facts, now: datetime) -> tuple[str, tuple[str, ...]]:
+    """What is said of the rule and the deadline, and the command if nobody keeps it."""
+    rule = {
+        "fail": " The first branch that fails fails the job.",
+        "errors": " A branch that fails joins with its error.",
+    }.get(join.rule, "")
+    due_at = join.deadline_at
+    if due_at is None or join.status != "open":
+        return rule, ()
+    what = "is joined without what is missing" if join.rule == "errors" else "fails"
+    late = now - due_at
+    if late > OVERDUE:
+        kept = sentence(keepers(fork.timers, facts, now))
+        rule += f" Its time was up at {at(due_at)}, {span(late.total_seconds())} ago. {kept}"
+    else:
+        rule += f" At {at(due_at)} it {what}."
+    alive = any(lives(w, facts, now) for w in fork.timers)
+    return rule, () if alive else ("handoff worker timers",)
+
+
+def _agent(agent: Queued | None, facts: Facts, now: datetime) -> tuple[str, tuple[str, ...]]:
+    """Whether anybody would take what a branch brings, and the command if nobody does."""
+    if agent is None:
+        return "", ()
+    row = agent.owner_row
+    if row is not None and row.paused is not None:
+        return f" The {JOIN} agent is paused: {ended(row.paused)}", ("handoff doctor",)
+    if agent.owner is not None and agent.owner_ended is None:
+        return _behind(facts.queued), ()
+    past = "; ".join(life(w, facts, now) for w in agent.workers)
+    told = f" No worker runs the {JOIN} agent, which would take what they bring. {past}"
+    slot = min((w.slot for w in agent.workers), default=0)
+    return sentence(told.rstrip()), (f"handoff worker {JOIN} --slot {slot}",)
+
+
+def _behind(unread: Queued | None) -> str:
+    """What the join agent has yet to read of this job: the counts do not have it."""
+    if unread is None or unread.stage != JOIN:
+        return ""
+    return (
+        f" The {JOIN} agent is behind: what one of its branches brought lies unread at "
+        f"{unread.place}, with {unread.ahead:,} records before it."
+    )
+
+
+def _branch_facts(branch: Branch) -> dict[str, Any]:
+    return {
+        "job": branch.id,
+        "stage": branch.stage,
+        "status": branch.status and branch.status.value,
+        "stands": stands(branch),
+    }
