@@ -118,7 +118,7 @@ class Parts:
     def __init__(self, flow: Flow, wanted: Sequence[str], settings: Settings) -> None:
         self.settings = settings
         self._incarnation = secrets.token_hex(4)
-        self._pool = open_pool(settings, max_size=max(4, len(flow.stages) + 3))
+        self._pool = open_pool(settings, max_size=max(4, len(flow.inputs) + 3))
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
         self._journal = Journal(self._pool, settings, self._incarnation)
         self._channels: dict[str, TopicChannel] = {}

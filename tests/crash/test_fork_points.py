@@ -19,26 +19,29 @@ FORKS, PARTS = 30, 12
 
 
 def test_a_fork_killed_at_each_point_is_joined_once(settings: Settings, tmp_path: Path) -> None:
-    """Lives of one worker that runs one agent alone: each ends by SIGKILL, with work left."""
-    lives = [
-        ("split", "commit.produced:2"),
-        ("split", "commit.committed:2"),
-        ("part", "commit.produced:2"),
-        ("join", "join.applied:1"),
-        ("join", "join.decided:1"),
-        ("part", "commit.committed:3"),
-        ("join", "commit.produced:1"),
-        ("join", "commit.offsets_sent:1"),
-        ("join", "commit.committed:3"),
-        ("gather", "stage.handled:1"),
-        ("gather", "commit.offsets_sent:1"),
-    ]
+    """Agent by agent, lives of a worker that runs it alone; all but the last end by SIGKILL."""
+    lives = {
+        "split": ("commit.produced:2", "commit.committed:2"),
+        "part": ("commit.produced:2", "commit.committed:3"),
+        "join": (
+            "join.applied:2",
+            "join.decided:2",
+            "commit.produced:2",
+            "commit.offsets_sent:2",
+            "commit.committed:2",
+        ),
+        "gather": ("stage.handled:1", "commit.offsets_sent:1"),
+    }
     changes = {"max_in_flight_records": 40, "max_commit_records": 40}
     with Rig(settings, tmp_path, flow, **changes) as rig:
         ids = rig.submit([Whole(n=n, parts=PARTS, effect=True) for n in range(FORKS)])
-        for agent, point in lives:
-            killed(rig.worker(agent, app=APP, crash_point=point))
-            assert rig.finished() < FORKS, f"work was left when {agent} died at {point}"
+        for agent, points in lives.items():
+            for point in points:
+                killed(rig.worker(agent, app=APP, crash_point=point))
+                assert not rig.drained(agent), f"work was left when {agent} died at {point}"
+            survivor = rig.worker(agent, app=APP)
+            rig.wait_drained(agent)
+            assert survivor.stop() == 0
         rig.worker(app=APP)
         rig.wait_results(FORKS)
         rig.wait_drained(*flow.inputs)

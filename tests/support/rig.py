@@ -241,7 +241,7 @@ class Rig:
 
     def drained(self, *stages: str) -> bool:
         """Whether everything in the stages' topics is committed as consumed."""
-        for stage in stages or [s.name for s in self.flow.stages]:
+        for stage in stages or self.flow.inputs:
             committed = self.committed(stage)
             for record in self.records(stage):
                 if record.offset >= committed[record.partition][0]:
