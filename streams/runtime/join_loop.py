@@ -8,6 +8,7 @@ group commit, in a thread of its own.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _PAUSE_S: Final = 0.5
+#: More at once save Postgres little.
+_BATCH_RECORDS: Final = 4_000
 
 
 def join_stage(flow: Flow) -> Stage[Any, Any]:
@@ -62,14 +65,16 @@ class JoinLoop:
         check: SuspectCheck,
         commits: GroupCommit,
         budget: Budget,
+        fail: Callable[[BaseException], None],
     ) -> None:
         self._flow = flow.name.encode()
         self._rows, self._writer, self._gate, self._check = rows, writer, gate, check
-        self._commits, self._budget = commits, budget
-        self._working: set[Delivery] = set()
+        self._commits, self._budget, self._fail = commits, budget, fail
+        self._queue: deque[Delivery] = deque()
+        self._working: Sequence[Delivery] = ()
+        self._worker: asyncio.Task[None] | None = None
         self._waits: str | None = None
         self._stopping = False
-        self._idle = asyncio.Event()
 
     @property
     def paused(self) -> str | None:
@@ -78,22 +83,31 @@ class JoinLoop:
 
     def held(self) -> dict[str, Any]:
         """What is in its hands, as `streams.runtime.account` spells it."""
-        mine = held(self._working, now_us(), asyncio.get_running_loop().time())
+        mine = held(set(self._working), now_us(), asyncio.get_running_loop().time())
         return {"limit_s": None, "attempts": 1, **mine}
 
     async def take(self, batch: Sequence[Delivery]) -> None:
-        """Bring a batch to its end."""
-        self._working = set(batch)
-        self._idle.clear()
+        """Let a batch be brought to its end. While Postgres works on one, others become one."""
+        self._queue.extend(batch)
+        if self._worker is None or self._worker.done():
+            self._worker = asyncio.create_task(self._work())
+
+    async def _work(self) -> None:
         try:
-            if await self._apply(batch):
+            while self._queue:
+                count = min(len(self._queue), _BATCH_RECORDS)
+                self._working = batch = [self._queue.popleft() for _ in range(count)]
+                if not await self._apply(batch):
+                    self._budget.release([*batch, *self._queue])
+                    self._queue.clear()
+                    return
                 reach("join.decided")
                 self._commits.add(batch)
-            else:
-                self._budget.release(batch)
+        except Exception as e:
+            # What a record says is a dead letter, and Postgres away is waited for: a fault of ours.
+            self._fail(e)
         finally:
-            self._working = set()
-            self._idle.set()
+            self._working = ()
 
     async def _apply(self, batch: Sequence[Delivery]) -> bool:
         """False when the worker stops before Postgres has answered."""
@@ -189,13 +203,14 @@ class JoinLoop:
         their next owner can commit."""
 
     async def stop(self, grace_s: float) -> None:
-        """Let the batch in hand come to its end."""
-        if self._working:
-            try:
-                await asyncio.wait_for(self._idle.wait(), grace_s)
-            except TimeoutError:
+        """Let what is in hand come to its end."""
+        worker = self._worker
+        if worker is not None and not worker.done():
+            await asyncio.wait((worker,), timeout=grace_s)
+            if not worker.done():
                 log.warning("grace_over", stage=JOIN, cancelled=len(self._working))
-        self._stopping = True
+                self._stopping = True
+                await asyncio.wait((worker,), timeout=_PAUSE_S)
 
 
 def _place(d: Delivery) -> tuple[int, int]:

@@ -138,7 +138,7 @@ class StageService:
         )
         check = SuspectCheck(self._pool, settings, self._flow.name, self._stage.name)
         gate = SuspectGate(settings, group, check)
-        loop = self._make_loop(facts, writer, gate, check, commits, budget, journal)
+        loop = self._make_loop(facts, writer, gate, check, commits, budget, journal, fail)
         self._loop, self._commits = loop, commits
 
         def ended(trackers: Sequence[Tracker]) -> None:
@@ -168,6 +168,7 @@ class StageService:
         commits: GroupCommit,
         budget: Budget,
         journal: StageJournal,
+        fail: Fail,
     ) -> Loop:
         return StageLoop(
             self._flow,
@@ -234,6 +235,7 @@ class JoinService(StageService):
         commits: GroupCommit,
         budget: Budget,
         journal: StageJournal,
+        fail: Fail,
     ) -> Loop:
         rows = JoinRows(self._pool, self._settings, self._flow.name, facts.topic_id)
         return JoinLoop(
@@ -244,4 +246,5 @@ class JoinService(StageService):
             check=check,
             commits=commits,
             budget=budget,
+            fail=fail,
         )
