@@ -1,7 +1,8 @@
 """A flow that forks, joins, forks again with other numbers and goes on after the second join:
 `split` → `part`s → `gather` → more `part`s → `total` → `report` → sink `done`.
 
-Each part does an effect, and so does `report`; a part may fail until MENDED is set.
+Each part does an effect, and so does `report`; until MENDED is set a part may fail, and a bill of
+fewer than three items does.
 """
 
 from __future__ import annotations
@@ -63,8 +64,10 @@ async def gather(results: Joined[Priced], _: Context) -> Fork:
 
 
 @stage("total", emits="report")
-async def total(results: Joined[Priced], _: Context) -> Emit:
+async def total(results: Joined[Priced], _: Context) -> Emit | Reject:
     """The second join."""
+    if results.done < 3 and not os.environ.get(MENDED):
+        return Reject("a bill of so few items")
     return Emit("report", Bill(items=tuple([priced async for priced in results])))
 
 
