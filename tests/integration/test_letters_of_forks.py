@@ -41,7 +41,7 @@ class Town:
     def torn(self) -> str:
         """A job whose child 1 failed, and so its join."""
         order = Order(n=1, parts=3, bad=(1,), on_missing="fail")
-        (job,) = self.rig.submit([order])  # type: ignore[list-item]
+        (job,) = self.rig.submit([order])
         self.rig.wait(lambda: self.rig.dead_letters("join"), "the join has failed")
         self.settle()
         return job
@@ -141,7 +141,7 @@ def test_a_join_that_is_redriven_first_waits_for_its_child(town: Town) -> None:
 
 
 def test_the_letter_of_a_stage_that_joins_is_redriven_and_never_edited(town: Town) -> None:
-    (job,) = town.rig.submit([Order(n=1, parts=1)])  # type: ignore[list-item]
+    (job,) = town.rig.submit([Order(n=1, parts=1)])
     town.rig.wait(lambda: town.rig.dead_letters("total"), "the second join's stage has failed")
     edit = ("dlq", "edit", job, "--app", APP, "--yes", "--set", "expected=1")
     refused = " ".join(ran(town.handoff(*edit), 1).stderr.split())

@@ -39,9 +39,9 @@ class Town:
     def __init__(self, rig: Rig) -> None:
         self.rig = rig
         worker = rig.worker(app=APP)
-        self.jobs = rig.submit([Order(n=n, parts=3) for n in range(3)])  # type: ignore[arg-type]
+        self.jobs = rig.submit([Order(n=n, parts=3) for n in range(3)])
         torn = Order(n=9, parts=3, bad=(1,), on_missing="fail")
-        (self.torn,) = rig.submit([torn])  # type: ignore[list-item]
+        (self.torn,) = rig.submit([torn])
         rig.wait(lambda: rig.finished() == 3 and rig.dead_letters("join"), "all jobs are over")
         rig.wait_drained(*flow.inputs)
         project(rig)

@@ -44,7 +44,7 @@ class Town:
     def run(self, over: int, orders: Sequence[Order] = ()) -> list[str]:
         """A worker until `over` jobs that are no children are over; the ids of `orders`."""
         worker = self.rig.worker(app=APP)
-        ids = self.rig.submit(orders) if orders else []  # type: ignore[arg-type]
+        ids = self.rig.submit(orders) if orders else []
         self.rig.wait(lambda: len(self.over()) == over, f"{over} jobs are over")
         self.rig.wait_drained(*flow.inputs)
         project(self.rig)
