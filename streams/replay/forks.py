@@ -21,7 +21,7 @@ from streams.config import Settings
 from streams.joins import BranchRow, JoinRef
 from streams.kafka import admin_client
 from streams.postgres import SyncConn, load_queries
-from streams.replay.facts import Case, Spot
+from streams.replay.facts import Case, Spot, Step
 from streams.replay.lookup import Consumed, consumed_of
 from streams.replay.paths import Difference, Path, differences, without
 from streams.replay.sources import fetch
@@ -32,6 +32,11 @@ from streams.runtime.forks import Child, Split
 _SQL: Final = load_queries("streams.replay")
 #: Children that a verdict names; of more it says how many.
 _NAMED: Final = 20
+#: Children whose payloads are held at once, or those of one fork.
+_PAGE_CHILDREN: Final = 10_000
+
+#: Position of a case, the step that forked, and what.
+_Fork = tuple[int, Step, Forked]
 
 
 class Handed(NamedTuple):
@@ -85,8 +90,8 @@ class Forks:
         return [self._complete(case) for case in self.known(cases)]
 
     def _complete(self, case: Case) -> Case:
-        if case.fork is not None and not case.fork.digest:
-            was = self._handed(case, case.fork)
+        if case.step is not None and case.fork is not None and not case.fork.digest:
+            (was,) = self._handed([(case.step, case.fork)])
             if len(was) == case.fork.expected:
                 return replace(case, fork=_with_digest(case.fork, was))
         if case.record is not None and not case.skip:
@@ -110,27 +115,50 @@ class Forks:
     ) -> list[Judged]:
         """`verdicts`, with the children named that differ, and without what is `ignored` of
         them."""
-        return [
-            self._named(case, judged, ignored) for case, judged in zip(cases, verdicts, strict=True)
+        found = list(verdicts)
+        wanted = [
+            (n, c.step, c.fork)
+            for n, (c, judged) in enumerate(zip(cases, verdicts, strict=True))
+            if judged.split is not None and c.step is not None and c.fork is not None
         ]
+        for part in _parts(wanted):
+            handed = self._handed([(step, fork) for _, step, fork in part])
+            for (n, _, fork), children in zip(part, handed, strict=True):
+                found[n] = name_children(found[n], fork, children, ignored)
+        return found
 
-    def _named(self, case: Case, judged: Judged, ignored: Sequence[Path]) -> Judged:
-        if judged.split is None or case.fork is None:
-            return judged
-        return name_children(judged, case.fork, self._handed(case, case.fork), ignored)
-
-    def _handed(self, case: Case, fork: Forked) -> dict[int, Handed]:
-        """What the children were handed, by position; of those whose first record is there."""
-        assert case.step is not None, "what forked is a step"
-        ids = {child_id(case.step.job, fork.first + n): n for n in range(fork.expected)}
+    def _handed(self, forks: Sequence[tuple[Step, Forked]]) -> list[dict[int, Handed]]:
+        """What the children of each were handed, by position; of those whose first record is
+        there. One pass over the topics."""
+        ids = {
+            child_id(step.job, fork.first + n): (k, n)
+            for k, (step, fork) in enumerate(forks)
+            for n in range(fork.expected)
+        }
         rows = self._conn.execute(_SQL["first_steps"], {"jobs": _json(list(ids))})
         wanted = [consumed_of(row) for row in rows]
         records, _ = fetch(self._settings, self._admin, wanted)
-        return {
-            ids[c.job]: Handed(c.stage, record.value_)
-            for c in wanted
-            if (record := records.get(c.spot)) is not None and record.value_ is not None
-        }
+        found: list[dict[int, Handed]] = [{} for _ in forks]
+        for c in wanted:
+            record = records.get(c.spot)
+            if record is not None and record.value_ is not None:
+                k, n = ids[c.job]
+                found[k][n] = Handed(c.stage, record.value_)
+        return found
+
+
+def _parts(wanted: Sequence[_Fork]) -> Iterator[list[_Fork]]:
+    """Forks in lists whose children fit into memory together."""
+    part: list[_Fork] = []
+    children = 0
+    for each in wanted:
+        if part and children + each[2].expected > _PAGE_CHILDREN:
+            yield part
+            part, children = [], 0
+        part.append(each)
+        children += each[2].expected
+    if part:
+        yield part
 
 
 def name_children(

@@ -18,9 +18,10 @@ from psycopg.conninfo import conninfo_to_dict
 
 from streams.config import Settings
 from tests.conftest import database, delete_topics
-from tests.support import forking_twice
+from tests.support import forking, forking_twice
 from tests.support.audits import project
 from tests.support.commands import Command, Completed
+from tests.support.forking import Sum, Whole
 from tests.support.forking_twice import Order, flow
 from tests.support.letters import ran
 from tests.support.rig import Rig
@@ -262,3 +263,55 @@ def test_what_is_not_kept_is_told_and_never_called_the_same(
             ("gather", "unknown", f"results of join {job}:1 are not kept any more"),
             ("join", "skipped", "it is for the join agent, which runs no handler"),
         }
+
+
+@pytest.fixture
+def forks(settings: Settings, tmp_path: Path) -> Iterator[Rig]:
+    with Rig(settings, tmp_path, forking.flow) as rig:
+        yield rig
+
+
+FORKING = "tests.support.forking:flow"
+
+
+def test_forks_within_forks_are_followed_all_the_way_down(forks: Rig, tmp_path: Path) -> None:
+    forks.worker(app=FORKING)
+    (job,) = forks.submit([Whole(n=0, parts=2, depth=2, effect=True)])
+    forks.wait_results(1)
+    forks.wait_drained(*forking.flow.inputs)
+    project(forks)
+    before = standing(forks)
+    found = replay(Command(forks.settings, tmp_path), "--trace", job, app=FORKING)
+    assert found["all_same"], found["groups"]
+    # split and gather; 2 parts, each with 2 below it, each with 2 below it; 6 of them join theirs.
+    assert found["counts"]["same"] == 2 + (2 + 4 + 8) + 6
+    assert found["counts"]["skipped"] == 1 + 6
+    below = replay(Command(forks.settings, tmp_path), "--trace", f"{job}/1", app=FORKING)
+    assert below["counts"]["same"] == 1 + 2 + 4 + 3
+    assert standing(forks) == before
+
+
+def test_a_branch_that_came_too_late_is_missing_in_a_replay_and_a_rerun_too(
+    forks: Rig, tmp_path: Path
+) -> None:
+    handoff = Command(forks.settings, tmp_path)
+    worker = forks.worker(app=FORKING)
+    whole = Whole(n=0, parts=3, bad=(0,), lost=(1,), on_missing="errors", timeout_s=1)
+    (job,) = forks.submit([whole])
+    forks.wait_results(1)
+    forks.target.open("lost")
+    forks.wait_drained(*forking.flow.inputs)
+    project(forks)
+    late = forks.sql("SELECT branch, late FROM join_arrivals ORDER BY branch")
+    assert [(row["branch"], row["late"]) for row in late] == [(0, False), (1, True), (2, False)]
+    before = standing(forks)
+    found = replay(handoff, "--topic", "forking.gather", app=FORKING)
+    assert found["all_same"], found["groups"]
+    assert standing(forks) == before
+    args = ("jobs", "rerun", job, "--from", "gather", "--effects", "same", "--app", FORKING)
+    ran(handoff(*args))
+    forks.wait_results(2)
+    assert worker.stop() == 0
+    first, second = (Sum.model_validate_json(r.value or b"") for r in forks.records("done"))
+    assert first == second
+    assert (first.failed, first.missing) == ((f"{job}/0",), (f"{job}/1",))
