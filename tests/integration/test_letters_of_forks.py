@@ -17,15 +17,15 @@ from schemas.state import Status
 from streams.config import Settings
 from tests.support.audits import project
 from tests.support.commands import Command, Completed
-from tests.support.forking_twice import MENDED, Bill, Order, flow
 from tests.support.judge import doubles, steps_by_job
 from tests.support.letters import ran
 from tests.support.rig import Rig
+from tests.support.two_forks import MENDED, Bill, Order, flow
 from tests.support.worker import Worker
 
 pytestmark = pytest.mark.services
 
-APP = "tests.support.forking_twice:flow"
+APP = "tests.support.two_forks:flow"
 
 
 class Town:

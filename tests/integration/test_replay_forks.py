@@ -18,18 +18,18 @@ from psycopg.conninfo import conninfo_to_dict
 
 from streams.config import Settings
 from tests.conftest import database, delete_topics
-from tests.support import forking, forking_twice
+from tests.support import forking, two_forks
 from tests.support.audits import project
 from tests.support.commands import Command, Completed
 from tests.support.forking import Sum, Whole
-from tests.support.forking_twice import Order, flow
 from tests.support.letters import ran
 from tests.support.rig import Rig
 from tests.support.standing import standing
+from tests.support.two_forks import Order, flow
 
 pytestmark = pytest.mark.services
 
-APP = "tests.support.forking_twice:flow"
+APP = "tests.support.two_forks:flow"
 #: Of both forks of a job of three parts: three, and one more.
 CHILDREN = 7
 
@@ -72,7 +72,7 @@ def handoff(town: Town, tmp_path: Path) -> Iterator[Command]:
 
 def changed(folder: Path, old: str, new: str) -> str:
     """`--app` of the flow with one line changed."""
-    source = Path(forking_twice.__file__).read_text()
+    source = Path(two_forks.__file__).read_text()
     assert source.count(old) == 1, old
     name = f"twice_{uuid4().hex[:8]}"
     (folder / f"{name}.py").write_text(source.replace(old, new))

@@ -18,17 +18,18 @@ import pytest
 from schemas import headers as h
 from schemas.ids import parent_of
 from schemas.state import Status
+from streams.audit import Options, audited
 from streams.config import Settings
 from tests.support.audits import project
 from tests.support.commands import Command, Completed
-from tests.support.forking_twice import MENDED, Bill, Order, flow
 from tests.support.judge import doubles, steps_by_job
 from tests.support.letters import ran
 from tests.support.rig import Rig
+from tests.support.two_forks import MENDED, Bill, Order, flow
 
 pytestmark = pytest.mark.services
 
-APP = "tests.support.forking_twice:flow"
+APP = "tests.support.two_forks:flow"
 PARTS = 3
 #: Of both forks.
 CHILDREN = 2 * PARTS + 1
@@ -175,6 +176,12 @@ def test_a_job_whose_join_failed_is_done_again_and_what_its_children_did_is_not(
     town.run(2)
     assert town.told(again) == FROM_SPLIT
     assert town.calls == keys_of(job)
+    # Of the second fork, which the original never came to, the keys are those that it would have
+    # had; the audit knows whose they are.
+    (row,) = town.rig.sql("SELECT count(*) AS n FROM jobs WHERE trace_id LIKE %s", f"{job}/%")
+    assert row["n"] == PARTS
+    with audited(town.rig.settings, Options()) as verdict:
+        assert "effect_orphaned" not in {f.rule for f in verdict.findings()}
 
 
 def test_an_expired_record_is_replaced_by_the_step_before_and_children_still_count_on(

@@ -54,7 +54,7 @@ WITH doomed AS (
           SELECT FROM reruns AS r LEFT JOIN jobs AS again ON again.trace_id = r.trace_id
           WHERE r.keys_of = ANY(ARRAY(
                     SELECT array_to_string((string_to_array(e.trace_id, '/'))[:depth], '/')
-                    FROM generate_series(1, 1 + length(e.trace_id) - length(replace(e.trace_id, '/', ''))) AS depth))
+                    FROM generate_series(1, array_length(string_to_array(e.trace_id, '/'), 1)) AS depth))
             AND r.trace_id <> r.keys_of AND NOT coalesce(
               again.status IN ('done', 'cancelled') AND again.updated_at < %(before)s, false)
       )

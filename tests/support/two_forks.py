@@ -15,7 +15,7 @@ from streams import Context, Done, Emit, Flow, Fork, Joined, Reject, stage
 from streams.outcome import OnMissing
 from tests.support.flows import mark
 
-MENDED = "TESTS_FORKING_TWICE_MENDED"
+MENDED = "TESTS_TWO_FORKS_MENDED"
 
 
 class Order(BaseModel):
