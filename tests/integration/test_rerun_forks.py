@@ -20,6 +20,8 @@ from schemas.ids import parent_of
 from schemas.state import Status
 from streams.audit import Options, audited
 from streams.config import Settings
+from streams.postgres import connect
+from streams.rerun import parked_reruns
 from tests.support.audits import project
 from tests.support.commands import Command, Completed
 from tests.support.judge import doubles, steps_by_job
@@ -139,6 +141,11 @@ def test_with_the_same_effects_no_target_is_called_again_from_whatever_stage(tow
     child = f"{again['gather']}/5"
     shown = json.loads(ran(town.handoff("jobs", "show", child, "-o", "json")).stdout)
     assert [e["key"] for e in shown["effects"]] == [f"{job}/5:part:0:mark"]
+    town.rig.sql("UPDATE jobs SET status = 'waiting' WHERE trace_id = %s", child)
+    with connect(town.rig.settings) as conn:
+        # Whoever settles an effect of the original's child is told of the rerun's.
+        assert parked_reruns(conn, f"{job}/5", "part") == [child]
+        assert parked_reruns(conn, f"{job}/4", "part") == parked_reruns(conn, job, "part") == []
     replayed = town.handoff("replay", "--trace", again["split"], "--app", APP, "-o", "json")
     assert json.loads(ran(replayed).stdout)["counts"]["same"] == 4 + CHILDREN
 
