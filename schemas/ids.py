@@ -74,6 +74,12 @@ def parent_of(job_id: str) -> str | None:
     return parent if slash else None
 
 
+def lineage(job_id: str) -> list[str]:
+    """A job and those that it was forked from, the first one first."""
+    parent = parent_of(job_id)
+    return [*(lineage(parent) if parent is not None else ()), job_id]
+
+
 def traceparent(job_id: str, seq: int) -> str:
     """The W3C context of one hop, sampled: `00-<trace>-<span>-01`."""
     return f"00-{trace_id_of(job_id)}-{span_id(job_id, seq)}-01"

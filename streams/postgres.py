@@ -89,11 +89,15 @@ def _options(settings: Settings) -> dict[str, Any]:
     }
 
 
-def open_pool(settings: Settings, *, max_size: int = 4) -> Pool:
-    """A pool that is opened with `async with` or `await pool.open()`; heals after a restart."""
+def open_pool(settings: Settings, *, max_size: int = 4, read_only: bool = False) -> Pool:
+    """A pool that is opened with `async with` or `await pool.open()`; heals after a restart. With
+    `read_only` the server refuses every write."""
+    options = _options(settings)
+    if read_only:
+        options["options"] += " -c default_transaction_read_only=on"
     return AsyncConnectionPool(
         settings.database_url,
-        kwargs={**_options(settings), "autocommit": True},
+        kwargs={**options, "autocommit": True},
         connection_class=AsyncConnection[DictRow],
         min_size=1,
         max_size=max_size,

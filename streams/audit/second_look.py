@@ -17,6 +17,7 @@ from streams.postgres import SyncConn
 _BATCH: Final = 2_000
 _BY_KEY: Final = {
     "target_unknown": "pg_known_effects",
+    "effect_orphaned": "pg_owned_effects",
     "effect_in_doubt": "pg_answered_effects",
     "effect_unsettled": "pg_answered_effects",
 }
@@ -45,7 +46,7 @@ class SecondLook:
     def _acquit(self, rule: str, rows: Sequence[Row]) -> set[int]:
         if rule == "record_lost":
             return self._known_steps(rows) | self._claimed_by_others(rows)
-        if rule in ("projection_missing", "effect_orphaned"):
+        if rule == "projection_missing":
             return self._known(rows, "pg_known_jobs", ids=_ids(rows))
         if (by_key := _BY_KEY.get(rule)) is not None:
             return self._known(rows, by_key, keys=[row[5] for row in rows])

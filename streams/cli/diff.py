@@ -41,7 +41,8 @@ def diff(
 ) -> None:
     """Compare two jobs hop by hop: stage, status, next stage, kind of error, data by JSON path.
 
-    Attempts and durations are shown, and are no difference.
+    Attempts and durations are shown, and are no difference. Children are jobs of their own,
+    compared by their ids (A/0 and B/0).
 
     Exit codes: 0 they did the same; 1 they did not, or there is no such job; 2 wrong usage or
     set-up; 3 Postgres does not answer.

@@ -21,7 +21,7 @@ from streams.deadletter.actions import Action, Deed
 from streams.deadletter.edit import check_payload, difference, for_editor, set_fields
 from streams.deadletter.find import head_of
 from streams.deadletter.letters import Letter
-from streams.deadletter.plan import Refused, plan_redrive
+from streams.deadletter.plan import JOIN_AS_IT_IS, Refused, plan_redrive
 from streams.deadletter.reader import Reader
 from streams.deadletter.redriving import Redrive
 from streams.errors import BadRecord, BadSetup
@@ -50,11 +50,12 @@ def edit(
     """Redrive a letter with another payload: --file, --set, or your editor if neither is given.
 
     The new payload must be what the stage takes; the difference is shown first. Exit codes: 0
-    redriven; 1 no such letter, the payload is not valid, or the letter cannot be redriven; 2 not
-    confirmed.
+    redriven; 1 no such letter, the payload is not valid, or the letter cannot be redriven or is of
+    a join, whose results are not in it; 2 not confirmed.
     """
     flow, settings = load_flow(app), load_settings()
     letter, _ = only(Reader(settings), letter_id)
+    _must_be_a_payload(flow, letter)
     value = _edited(letter, file, assignments or [], editor)
     if value is None or value == letter.value:
         say("The payload is the same; nothing was done. `handoff dlq redrive` sends it as it is.")
@@ -75,6 +76,18 @@ def edit(
     if report.refused:
         raise BadRecord(f"The letter was not redriven. {report.refused[0].reason}")
     say(f"Redriven: job {letter.job} goes on at {letter.where}, step {letter.seq + 1}.")
+
+
+def _must_be_a_payload(flow: Flow, letter: Letter) -> None:
+    """Before an editor is opened. Raises `BadRecord` for what says nothing that could be edited."""
+    if letter.stage == JOIN:
+        raise BadRecord(f"The letter at {letter.place} takes no other payload. {JOIN_AS_IT_IS}")
+    joins = [s.name for s in flow.stages if s.joined is not None]
+    if letter.flow == flow.name and letter.stage in joins:
+        raise BadRecord(
+            f"The letter at {letter.place} refers to a join, whose results lie in Postgres, so "
+            f"there is nothing to edit. Mend stage {letter.stage} and redrive the letter as it is."
+        )
 
 
 def _edited(letter: Letter, file: Path | None, assignments: list[str], editor: str) -> bytes | None:

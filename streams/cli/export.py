@@ -35,7 +35,9 @@ def export(
     """Write a job's records, steps and stored effects as one JSON file. Reads only.
 
     `handoff replay --from-file FILE` runs it without Kafka and Postgres, with the same outcome.
-    Keys, headers and ids are kept as they are; with --redact, messages of errors are not.
+    Keys, headers and ids are kept as they are; with --redact, messages of errors are not. The
+    results that a join gave to the job are in the file; the children that it forked are jobs of
+    their own, exported by their ids (ID/0, ID/1, …).
 
     Exit codes: 0 written, complete; 1 no such job, or some of its records are gone (the file says
     which); 2 wrong usage or set-up; 3 Kafka or Postgres cannot be read.

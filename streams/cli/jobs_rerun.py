@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from schemas.ids import parent_of
 from streams.cli.dlq_choice import DryRun, Reason, Who, actor
 from streams.cli.load import DEFAULT_APP, App, load_flow
 from streams.cli.output import (
@@ -53,7 +54,9 @@ def rerun(
     """Do a job that is over again, from a stage on, in production: as a new job with its old input.
 
     The original stays as it is. The new job's id is made from the original, the stage and --label,
-    so the same command twice is one job. Exit codes: 0 sent, or already there; 1 not possible; 2
+    so the same command twice is one job. A stage that forks forks again, into children of the new
+    job; one that was given the results of a join reads the same results. The rerun of a child
+    reports to no join. Exit codes: 0 sent, or already there; 1 not possible; 2
     wrong usage; 3 Kafka or Postgres does not serve (run it again).
     """
     if not label.strip() or "\0" in label:
@@ -69,6 +72,11 @@ def rerun(
             complain(e.message)
             raise typer.Exit(BAD_NEWS) from None
     _show(plan, sent, output)
+    if (parent := parent_of(plan.rerun_of)) is not None:
+        say(
+            f"It is a job of its own: it does not report to the join of {parent}. For a child that "
+            f"failed and is waited for, there is handoff dlq redrive {plan.rerun_of}."
+        )
     said = "Nothing was sent (--dry-run)" if sent is None else _SAID[sent]
     say(f"{said}. Follow it with: handoff trace {plan.job} --watch")
 

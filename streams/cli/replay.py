@@ -65,8 +65,15 @@ _STYLES = {
 @app.command()
 def replay(
     trace: Annotated[
-        str | None, typer.Option(help="All records of one job: its id or a prefix of it.")
+        str | None,
+        typer.Option(
+            help="All records of one job, by its id or a prefix of it, and of the children that it "
+            "forked, all the way down."
+        ),
     ] = None,
+    children: Annotated[
+        bool, typer.Option(help="Of --trace: with the job's children, or the job alone.")
+    ] = True,
     topic: Annotated[
         str | None, typer.Option(help="A stage's topic, such as mail.classify.")
     ] = None,
@@ -112,12 +119,16 @@ def replay(
 
     Touches nothing: no record, no offset, no row is written; effects are answered from the ledger,
     and one that it does not know is blocked. What handlers do outside of job.effect happens again.
-    What is compared, and what cannot be known: infra/decisions/0013-replay.md.
+    Of a fork its join, the number of children and what each was handed are compared; joins read the
+    results that they were given. What is compared, and what cannot be known:
+    infra/decisions/0013-replay.md.
 
     Exit codes: 0 all are the same; 1 some are not, or could not be compared, or nothing fits; 2
     wrong usage or set-up; 3 Kafka or Postgres cannot be read.
     """
     chosen = _selection(trace, topic, filter_, dlq, from_file, (from_, to, partition))
+    if not children:
+        chosen = alone(chosen)
     ignored = [parse_path(path) for path in ignore or ()]
     rate_per_s, settings = parse_rate(rate), quiet(load_settings())
     configure_logs(settings)
@@ -146,6 +157,13 @@ def replay(
         show_report(report)
     if not report.all_same:
         raise typer.Exit(BAD_NEWS)
+
+
+def alone(chosen: Selection) -> OfTrace:
+    """One job without its children. Raises `BadSetup` for another selection."""
+    if not isinstance(chosen, OfTrace):
+        raise BadSetup("--no-children belongs to --trace.")
+    return OfTrace(chosen.job, children=False)
 
 
 def quiet(settings: Settings) -> Settings:

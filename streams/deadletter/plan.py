@@ -10,10 +10,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from schemas import headers as h
+from schemas.state import JOIN
 from streams.deadletter.letters import Header, Letter, Place, System
 from streams.names import Names
 
 _BORN_DIGITS: Final = 16
+#: Why a letter of the join agent takes no other payload.
+JOIN_AS_IT_IS: Final = (
+    "The join agent joins what the branches have brought, whatever this record says. Edit the dead "
+    "letters of the branches that failed, then redrive this one as it is."
+)
 
 
 class Redriven(NamedTuple):
@@ -36,7 +42,7 @@ class Refused:
 
 def plan_redrive(letter: Letter, names: Names, value: bytes | None = None) -> Redriven | Refused:
     """The record that redrives `letter`, with `value` instead of its own payload if given."""
-    reason = _obstacle(letter, names)
+    reason = _obstacle(letter, names) or _join_obstacle(letter, value)
     payload = letter.value if value is None else value
     if reason is None and payload is None:
         reason = "It has no payload, so it is a tombstone and no job."
@@ -79,6 +85,18 @@ def _obstacle(letter: Letter, names: Names) -> str | None:
     if not letter.seq:
         return f"Its header {h.DLQ_SEQ} names no step, so the next one is not known."
     return None
+
+
+def _join_obstacle(letter: Letter, value: bytes | None) -> str | None:
+    """What keeps a letter of the join agent from being redriven, with `value` if given."""
+    if letter.stage != JOIN:
+        return None
+    if letter.key != letter.job.encode():
+        return (
+            "It is a record that the join agent could not read, and of no job, so there is nothing "
+            "to bring back. Look at it with handoff dlq show, then discard it."
+        )
+    return None if value is None else JOIN_AS_IT_IS
 
 
 def _born(letter: Letter) -> bytes:

@@ -19,10 +19,11 @@ from uuid import UUID
 
 import orjson
 
-from schemas.state import JobError, Status
+from schemas.state import JOIN, Forked, JobError, Status
 from streams.config import Settings
 from streams.errors import BadSetup
 from streams.flow import Flow
+from streams.joins import BranchRow
 from streams.replay.facts import Case, KeptEffect, Step, StoredRecord
 from streams.replay.paths import Path, redacted, spell
 
@@ -76,7 +77,9 @@ def _redact(case: Case, hide: Sequence[Path]) -> Case:
     """Messages go, since they may quote values, and fingerprints, which let a guess be tried."""
     record, step = case.record, case.step
     if record is not None:
-        record = replace(record, value_=_redacted_value(record.value_, hide))
+        # What a branch told the join agent may be a message, and is not run.
+        value = b"" if case.stage == JOIN else _redacted_value(record.value_, hide)
+        record = replace(record, value_=value)
     if step is not None:
         error = step.error and JobError(kind=step.error.kind, message="")
         step = replace(step, data=_redacted_text(step.data, hide, ("data",)), error=error)
@@ -84,7 +87,16 @@ def _redact(case: Case, hide: Sequence[Path]) -> Case:
         replace(e, fingerprint=None, result=_redacted_text(e.result, hide, ("effects", e.name)))
         for e in case.effects
     )
-    return replace(case, record=record, step=step, effects=effects)
+    branches = None if case.branches is None else tuple(_hidden(b, hide) for b in case.branches)
+    return replace(case, record=record, step=step, effects=effects, branches=branches)
+
+
+def _hidden(branch: BranchRow, hide: Sequence[Path]) -> BranchRow:
+    """The result of a branch is a payload like others."""
+    if branch.status is Status.DONE:
+        return branch._replace(value=_redacted_value(branch.value, hide) or b"")
+    kind = JobError.model_validate_json(branch.value).kind
+    return branch._replace(value=JobError(kind=kind, message="").model_dump_json().encode())
 
 
 def _redacted_value(value: bytes | None, hide: Sequence[Path]) -> bytes | None:
@@ -157,7 +169,24 @@ def _case_json(case: Case) -> dict[str, Any]:
         "record": None if case.record is None else _record_json(case.record),
         "step": None if case.step is None else _step_json(case.step),
         "effects": [_effect_json(e) for e in case.effects],
+        **_fork_json(case),
     }
+
+
+def _fork_json(case: Case) -> dict[str, Any]:
+    """Only what is there: the job of a flow that does not fork has neither."""
+    found: dict[str, Any] = {}
+    if case.fork is not None:
+        found["fork"] = case.fork.model_dump(by_alias=True)
+    if case.branches is not None:
+        found["branches"] = [[b.number, b.status.value, _text(b.value)] for b in case.branches]
+    return found
+
+
+def _branches(found: Sequence[Any] | None) -> tuple[BranchRow, ...] | None:
+    if found is None:
+        return None
+    return tuple(BranchRow(n, Status(status), _bytes(value) or b"") for n, status, value in found)
 
 
 def _case(flow: str, found: Mapping[str, Any]) -> Case:
@@ -171,6 +200,8 @@ def _case(flow: str, found: Mapping[str, Any]) -> Case:
         because=found["because"],
         skip=found["skip"],
         pruned=found["pruned"],
+        fork=None if found.get("fork") is None else Forked(**found["fork"]),
+        branches=_branches(found.get("branches")),
     )
 
 

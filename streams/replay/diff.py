@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
+from schemas.state import JOIN
 from streams.replay.paths import Difference, Path, differences, without
 from streams.state.views import Hop
 
@@ -42,9 +43,16 @@ def _did(hop: Hop | None) -> dict[str, Any]:
         "stage": hop.stage,
         "status": hop.status.value,
         "to": list(hop.to),
-        "data": hop.data,
+        "data": _data_of(hop),
         **({} if hop.error is None else {"error": {"kind": hop.error.kind}}),
     }
+
+
+def _data_of(hop: Hop) -> Any:
+    """A join's reference names the job itself, and two jobs have two names."""
+    if hop.stage == JOIN and isinstance(hop.data, dict):
+        return {name: value for name, value in hop.data.items() if name != "parent"}
+    return hop.data
 
 
 def queued_us(hop: Hop) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from streams.config import Settings
 from streams.flow import Flow
 from streams.replay.bundle import bundle_of, write_bundle
+from streams.replay.forks import Forks
 from streams.replay.lookup import lookup
 from streams.replay.paths import Path
 from streams.replay.selection import OfTrace
@@ -23,12 +24,13 @@ def export_job(
     """
     with lookup(settings, flow) as found:
         job = find_job(found.conn, id_prefix).trace_id
-        source = PlacesSource(settings, found, OfTrace(job), flow).source()
-        cases = [case for batch in source.batches() for case in batch]
+        source = PlacesSource(settings, found, OfTrace(job, children=False), flow).source()
+        forks = Forks(settings, found.conn)
+        cases = [case for batch in source.batches() for case in forks.complete(batch)]
     gone = [
         f"The record of step {case.step.seq if case.step else '?'} at stage {case.stage} "
         f"({case.place}) is not in the file: {case.because}."
         for case in cases
-        if case.record is None
+        if case.record is None and not case.skip
     ]
     return write_bundle(bundle_of(job, flow, cases, settings, hide)), gone

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
-from schemas.state import JobError, Status
+from schemas.state import JOIN, Forked, JobError, Status
+from streams.joins import BranchRow
 from streams.kafka import KafkaError, Record
 
 Header = tuple[str, bytes | None]
@@ -106,6 +107,11 @@ class Step:
     #: The job has no later step at this stage: what effects it has there, this one asked for.
     is_last: bool
 
+    @property
+    def forked(self) -> bool:
+        """Whether the step split its job, which then waits for the join."""
+        return self.status is Status.WAITING and self.to == (JOIN,)
+
 
 @dataclass(frozen=True, slots=True)
 class KeptEffect:
@@ -138,3 +144,8 @@ class Case:
     skip: bool = False
     #: The step is so old that the ledger may have been pruned: a missing effect tells nothing.
     pruned: bool = False
+    #: What the step forked, where it did; None where that is not kept any more. Without a `digest`
+    #: it is not known what the children were handed.
+    fork: Forked | None = None
+    #: What a join gave to the step, for a file; None: it is to be read from Postgres.
+    branches: tuple[BranchRow, ...] | None = None

@@ -12,7 +12,7 @@ from uuid import UUID
 import orjson
 
 from schemas import headers as h
-from schemas.state import JobError, Status
+from schemas.state import JOIN, JobError, Status
 from streams.config import Settings
 from streams.flow import Flow
 from streams.ledger.prune import horizon
@@ -23,6 +23,7 @@ from streams.runtime.delivery import Delivery
 from streams.runtime.stage_journal import KILLS_WORKER
 
 _SQL: Final = load_queries("streams.replay")
+_AGENT: Final = "it is for the join agent, which runs no handler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,11 @@ class Lookup:
     def gone(self, consumed: Consumed, why: str) -> Case:
         """A step whose record is not to be had."""
         (step,) = self.steps_at([consumed.spot]).values() if consumed.spot else (None,)
-        return Case(consumed.flow, consumed.stage, consumed.place, None, step, because=why)
+        skip = consumed.stage == JOIN
+        why = _AGENT if skip else why
+        return Case(
+            consumed.flow, consumed.stage, consumed.place, None, step, because=why, skip=skip
+        )
 
     def _case(
         self,
@@ -86,6 +91,8 @@ class Lookup:
             step, skip, because = None, True, "tombstone"
         elif record.spot in known:
             skip, because = True, "duplicate: another record did its step"
+        elif stage == JOIN:
+            skip, because = True, _AGENT
         elif step is None:
             because = "no step is known of it: not consumed or projected yet, or removed"
         elif stage not in self._stages or step.flow != flow:
@@ -135,6 +142,10 @@ class Lookup:
         """The records that the steps of `jobs` consumed."""
         rows = self.conn.execute(_SQL["consumed_by"], {"jobs": _json(jobs)})
         return [consumed_of(row) for row in rows]
+
+    def descendants(self, job: str) -> list[str]:
+        """Its children, and theirs, all the way down."""
+        return [row["trace_id"] for row in self.conn.execute(_SQL["descendants"], {"job": job})]
 
     def _known(self, records: Sequence[tuple[str, StoredRecord]]) -> set[Spot]:
         """Those whose step is done, though not by them."""

@@ -14,9 +14,11 @@ from uuid import UUID
 
 import orjson
 
-from schemas.state import JobError, Status
+from schemas.state import JOIN, JobError, Status
 from streams.config import Settings
 from streams.flow import Flow, Stage
+from streams.joins import BranchSource
+from streams.replay.branches import FileBranches, KeptBranches
 from streams.replay.effects import KeptEffects, Policy
 from streams.replay.facts import Case, StoredRecord
 from streams.replay.verdict import Came
@@ -33,10 +35,19 @@ BAD_WORLD: Final = "bad_world"
 
 
 class StageRunner:
-    """One stage of the flow. `await prepare()` first."""
+    """One stage of the flow. `await prepare()` first. `branches` are read by the handlers of joins,
+    where a case brings none."""
 
-    def __init__(self, flow: Flow, stage: Stage[Any, Any], settings: Settings, policy: Policy):
+    def __init__(
+        self,
+        flow: Flow,
+        stage: Stage[Any, Any],
+        settings: Settings,
+        policy: Policy,
+        branches: BranchSource,
+    ) -> None:
         self._flow, self._stage, self._settings, self._policy = flow, stage, settings, policy
+        self._branches = branches
         self._writer = RecordWriter(flow, stage, settings, "replay")
         self._limit_s = stage.timeout.total_seconds()
         self._rng = random.Random()  # noqa: S311 - jitter, no secret
@@ -48,7 +59,8 @@ class StageRunner:
             await asyncio.to_thread(self._stage.prepare)
 
     async def run(self, cases: Sequence[Case]) -> list[Came]:
-        """What comes of each; async handlers run concurrently, up to the stage's limit."""
+        """What comes of each; async handlers run concurrently, up to the stage's limit. Raises
+        `BadWorld` when Postgres did not give the results of a join."""
         pause = Pause(self._stage.name, lambda: None, self._rng)
         runs = [self._run_of(case, pause) for case in cases]
         waiting = iter([run for run in runs if run.usable])
@@ -61,11 +73,16 @@ class StageRunner:
         else:
             for run in waiting:
                 self._run_inline(run)
+        for run in runs:
+            if run.branches.fault is not None:
+                raise run.branches.fault
         return [run.came() for run in runs]
 
     def _run_of(self, case: Case, pause: Pause) -> _Run:
         assert case.record is not None, "a case without a record is not run"
         effects = KeptEffects(case, self._policy)
+        of_case = None if case.branches is None else FileBranches(case.branches)
+        branches = KeptBranches(of_case or self._branches)
         runs = Runs(
             self._flow.name,
             self._stage,
@@ -74,10 +91,12 @@ class StageRunner:
             effects,
             pause,
             self._rng,
+            branches=branches,
         )
         d = Delivery(case.record, self._tracker(case.record), 0, now_us())
         d.identify(self._flow.name.encode())
-        return _Run(d, runs, effects, is_last=case.step is not None and case.step.is_last)
+        is_last = case.step is not None and case.step.is_last
+        return _Run(d, runs, effects, branches, is_last=is_last)
 
     def _tracker(self, record: StoredRecord) -> Tracker:
         where = (record.topic_id, record.partition_)
@@ -127,7 +146,7 @@ class StageRunner:
     def _is_over(self, run: _Run, error: BaseException) -> bool:
         """Whether the run that raised was the last one; its result is then final."""
         d = run.delivery
-        if run.effects.ended is not None:
+        if run.ended:
             return True
         stage = self._stage
         fate = judge(error, stage=stage.name, attempt=d.attempt, policy=stage.retry, rng=self._rng)
@@ -160,18 +179,33 @@ def tracker_of(record: StoredRecord) -> Tracker:
 class _Run:
     """One record in work. `usable`: its handler is to run; otherwise its fate is decided."""
 
-    def __init__(self, d: Delivery, runs: Runs, effects: KeptEffects, *, is_last: bool) -> None:
-        self.delivery, self.runs, self.effects = d, runs, effects
+    def __init__(
+        self,
+        d: Delivery,
+        runs: Runs,
+        effects: KeptEffects,
+        branches: KeptBranches,
+        *,
+        is_last: bool,
+    ) -> None:
+        self.delivery, self.runs, self.effects, self.branches = d, runs, effects, branches
         self._is_last = is_last
         self.usable = runs.prepare(d)
 
+    @property
+    def ended(self) -> bool:
+        """It was cut off, at an effect or at the results of a join."""
+        return self.effects.ended is not None or bool(self.branches.lost)
+
     def came(self) -> Came:
-        if self.effects.ended is not None:
-            return Came(ended=self.effects.ended)
+        if self.ended:
+            return Came(ended=self.effects.ended, lost=self.branches.lost)
         result = self.delivery.result
         assert result is not None, "tombstones are not run"
         to = () if result.target is None else tuple(orjson.loads(result.target.names))
+        if result.split is not None:
+            to = (JOIN,)
         # Earlier steps of the job at this stage may have ended before its effects.
         unasked = [e.name for e in self.effects.unasked()] if self._is_last else []
         error: JobError | None = result.error
-        return Came(result.status, to, result.data, error, None, tuple(unasked))
+        return Came(result.status, to, result.data, error, None, tuple(unasked), fork=result.split)

@@ -12,9 +12,11 @@ from streams.deadletter.choice import Choice
 
 @dataclass(frozen=True, slots=True)
 class OfTrace:
-    """All records that the steps of one job consumed; the id may be its beginning."""
+    """All records that the steps of one job consumed, and those of its children, all the way down;
+    the id may be its beginning."""
 
     job: str
+    children: bool = True
 
 
 @dataclass(frozen=True, slots=True)

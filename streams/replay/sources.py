@@ -96,6 +96,12 @@ def _stage_of(name: str, flow: Flow, settings: Settings) -> str:
         topic = settings.names.stage_topic(flow.name, stage.name)
         if name in (topic, topic.removeprefix(settings.prefix)):
             return stage.name
+    joins = settings.names.join_topic(flow.name)
+    if flow.forks and name in (joins, joins.removeprefix(settings.prefix)):
+        raise BadSetup(
+            f"Topic {joins} is read by the join agent, which runs no handler. Replay the stages "
+            "that fork, or those that are handed the results."
+        )
     known = ", ".join(settings.names.stage_topic(flow.name, s.name) for s in flow.stages)
     raise BadSetup(f"No stage of flow {flow.name} reads topic {name}; its stages read {known}.")
 
@@ -142,7 +148,8 @@ class PlacesSource:
     def _ids(self, chosen: OfTrace | OfJobs) -> list[str]:
         conn = self._lookup.conn
         if isinstance(chosen, OfTrace):
-            return [find_job(conn, chosen.job).trace_id]
+            job = find_job(conn, chosen.job).trace_id
+            return [job, *(self._lookup.descendants(job) if chosen.children else ())]
         found, after = [], None
         while page := list_jobs(
             conn,

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from streams.config import Settings
 from streams.flow import Flow
+from streams.replay.branches import PooledBranches
 from streams.replay.effects import Policy
 from streams.replay.facts import Case
 from streams.replay.paths import Path
@@ -26,6 +27,7 @@ class Trial:
         self._flow, self._settings, self._policy = flow, settings, policy
         self._ignored = tuple(ignored)
         self._runners: dict[str, StageRunner] = {}
+        self._branches = PooledBranches(settings)
         self._loop = asyncio.Runner()
 
     def __enter__(self) -> Trial:
@@ -33,6 +35,7 @@ class Trial:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._loop.run(self._branches.close())
         self._loop.close()
 
     def judge(self, cases: Sequence[Case]) -> list[Judged]:
@@ -53,7 +56,13 @@ class Trial:
 
     async def _runner(self, stage: str) -> StageRunner:
         if stage not in self._runners:
-            made = StageRunner(self._flow, self._flow.stage(stage), self._settings, self._policy)
+            made = StageRunner(
+                self._flow,
+                self._flow.stage(stage),
+                self._settings,
+                self._policy,
+                self._branches,
+            )
             await made.prepare()
             self._runners[stage] = made
         return self._runners[stage]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from schemas.state import JobError, Status
+from schemas.state import Forked, JobError, Status
 from streams.replay.effects import Ended
 from streams.replay.facts import Case, Step
 from streams.replay.paths import MISSING, Difference, Path, differences, spell, without
+from streams.runtime.forks import Split
 
 REJECTED: Final = "rejected"
+#: Says that the children were handed other things; which ones is to be found out.
+DIGEST: Final[Path] = ("fork", "digest")
 
 
 class Verdict(StrEnum):
@@ -40,6 +43,10 @@ class Came:
     ended: tuple[Ended, str] | None = None
     #: Names of effects that happened and were not asked for.
     unasked: tuple[str, ...] = ()
+    #: What it forked. `to` is then the join agent.
+    fork: Split | None = None
+    #: Why the run was cut off where it read the results of a join.
+    lost: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +60,10 @@ class Judged:
     verdict: Verdict
     kind: str = ""
     differences: tuple[Difference, ...] = ()
-    #: What today's code says of its failure; not compared.
+    #: What today's code says of its failure, or how many children differ; not compared.
     message: str = ""
+    #: A fork whose children are still to be compared one by one (`streams.replay.forks`).
+    split: Split | None = None
 
 
 def judge_case(case: Case, came: Came | None, ignored: Sequence[Path]) -> Judged:
@@ -63,8 +72,10 @@ def judge_case(case: Case, came: Came | None, ignored: Sequence[Path]) -> Judged
     if step is None or came is None:
         verdict = Verdict.SKIPPED if case.skip else Verdict.UNKNOWN
         return _judged(case, verdict, case.because)
-    if came.ended is not None:
-        return _judge_ended(case, *came.ended)
+    if came.ended is not None or came.lost:
+        return _judge_ended(case, came)
+    if came.fork is not None and step.forked:
+        return _judge_fork(case, came.fork, ignored)
     left = without(_compare(step, came), ignored)
     if not left:
         return _judged(case, Verdict.SAME)
@@ -75,8 +86,11 @@ def judge_case(case: Case, came: Came | None, ignored: Sequence[Path]) -> Judged
     return _judged(case, Verdict.CHANGED, kind_of(left), tuple(left))
 
 
-def _judge_ended(case: Case, why: Ended, name: str) -> Judged:
-    """The run was cut off at an effect."""
+def _judge_ended(case: Case, came: Came) -> Judged:
+    """The run was cut off at an effect, or at results that are gone."""
+    if came.ended is None:
+        return _judged(case, Verdict.UNKNOWN, came.lost)
+    why, name = came.ended
     if why is Ended.UNKNOWN:
         return _judged(case, Verdict.UNKNOWN, f"no answer is kept of effect {name}")
     path = ("effects", name)
@@ -85,6 +99,34 @@ def _judge_ended(case: Case, why: Ended, name: str) -> Judged:
         return _judged(case, Verdict.NEW_EFFECT, f"effect {name}", (found,))
     found = Difference(path, "done", "asked for with other arguments")
     return _judged(case, Verdict.CHANGED, f"effect {name}: other arguments", (found,))
+
+
+def _judge_fork(case: Case, now: Split, ignored: Sequence[Path]) -> Judged:
+    """It forked, and does today. Children that differ are not named yet."""
+    was = case.fork
+    if was is None:
+        return _judged(case, Verdict.UNKNOWN, "what it forked is not kept any more")
+    left = without(_compare_forks(was, now), ignored)
+    if not left:
+        return _judged(case, Verdict.SAME)
+    judged = _judged(case, Verdict.CHANGED, kind_of(left), tuple(left))
+    open_ = any(d.path == DIGEST for d in left)
+    return replace(judged, split=now) if open_ else judged
+
+
+def _compare_forks(was: Forked, now: Split) -> Iterator[Difference]:
+    if was.join != now.join:
+        yield Difference(("fork", "join"), was.join, now.join)
+    if was.expected != now.expected:
+        yield Difference(("fork", "expected"), was.expected, now.expected)
+    digest = digest_of(now)
+    if was.digest != digest:
+        yield Difference(DIGEST, was.digest or MISSING, digest)
+
+
+def digest_of(split: Split) -> str:
+    """The hash of what its children are handed, as the state of the step has it."""
+    return Forked.model_validate_json(split.state()).digest
 
 
 def _judged(
@@ -140,7 +182,7 @@ def kind_of(found: Sequence[Difference]) -> str:
     texts: dict[str, None] = {}
     for d in found:
         name = spell(d.path, any_index=True)
-        if d.path[0] == "data":
+        if d.path[0] == "data" or (d.path[0] == "fork" and d.path[-1] != "join"):
             texts.setdefault(name)
         else:
             texts.setdefault(f"{name}: {_said(d.was)} → {_said(d.now)}")

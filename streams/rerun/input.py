@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from schemas import headers as h
 from streams.config import Settings
 from streams.errors import HandoffError
 from streams.kafka import admin_client
@@ -14,6 +15,8 @@ from streams.replay.lookup import Consumed, consumed_of
 from streams.replay.sources import fetch
 
 _SQL: Final = load_queries("streams.rerun")
+#: Of a number of children.
+_DIGITS: Final = 6
 
 
 class Refused(HandoffError):
@@ -25,11 +28,13 @@ class Refused(HandoffError):
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A payload, JSON; `source` tells where it was found, `seq` which step of the job took it."""
+    """A payload, JSON; `source` tells where it was found, `seq` which step of the job took it, and
+    `children` how many the job had forked by then."""
 
     value: bytes
     source: str
     seq: int
+    children: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,9 @@ def find_input(settings: Settings, conn: SyncConn, job: str, stage: str) -> Inpu
         records, reasons = fetch(settings, admin, [last])
     record = records.get(last.spot)
     if record is not None and record.value_ is not None:
-        return Input(record.value_, last.place, last.seq)
+        told = dict(record.headers_).get(h.CHILDREN) or b""
+        children = int(told) if told.isdigit() and len(told) <= _DIGITS else 0
+        return Input(record.value_, last.place, last.seq, children)
     kept = step_before(steps, last)
     if kept is None:
         why = reasons.get(last.place, "its record has no payload")
@@ -67,7 +74,8 @@ def find_input(settings: Settings, conn: SyncConn, job: str, stage: str) -> Inpu
             f"and the step before it is not in job_history, or did not hand it over as it was. "
             f"Submit the payload as a new job: handoff submit FILE --stage {stage}."
         )
-    return kept
+    row = conn.execute(_SQL["children_before"], {"job": job, "seq": last.seq}).fetchone()
+    return kept if row is None else replace(kept, children=row["children"])
 
 
 def step_before(steps: Sequence[Taken], last: Consumed) -> Input | None:

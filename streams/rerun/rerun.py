@@ -12,17 +12,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from schemas import headers as h
-from schemas.ids import id_of_rerun, traceparent
-from schemas.state import Status
+from schemas.ids import id_of_rerun, lineage, trace_id_of, traceparent
+from schemas.state import JOIN, Status
 from streams.config import Settings
 from streams.crashpoints import reach
 from streams.errors import BadSetup, BadWorld
-from streams.flow import Flow
+from streams.flow import Flow, Stage
+from streams.joins import JoinRef
 from streams.kafka import admin_client, describe_topics
 from streams.ledger.prune import horizon
 from streams.postgres import SyncConn, load_queries
@@ -82,11 +83,11 @@ class Rerun:
     def plan(self, job_id: str, stage: str, effects: Keys, label: str = "1") -> Plan:
         """What would be sent; changes nothing. `job_id` may be a prefix that only one job has.
 
-        Raises `NoSuchJob`; `BadSetup` for a stage that the flow does not have, or another flow's
-        job; `Refused` for one that is not over, was never at the stage, or whose input or effects
-        are gone or fit the stage no more; `BadWorld`.
+        Raises `NoSuchJob`; `BadSetup` for a stage that the flow does not have, the join agent, or
+        another flow's job; `Refused` for one that is not over, was never at the stage, or whose
+        input, results of a join or effects are gone or fit the stage no more; `BadWorld`.
         """
-        target = self._flow.stage(stage)
+        target = self._stage(stage)
         original = find_job(self._conn, job_id)
         if original.flow != self._flow.name:
             raise BadSetup(
@@ -103,9 +104,11 @@ class Rerun:
                 f"of today ({e.error_count()} faults; {_first(e)}). Submit a payload that fits "
                 f"as a new job: handoff submit FILE --stage {stage}."
             ) from None
+        if target.joined is not None:
+            self._results_must_be_kept(found)
         new_id = id_of_rerun(original.trace_id, stage, label)
         check(self._settings, new_id, found.value)
-        keys_of = self._keys_of(original) if effects is Keys.SAME else new_id
+        keys_of = self._keys_of(original, target) if effects is Keys.SAME else new_id
         return Plan(
             job=new_id,
             rerun_of=original.trace_id,
@@ -143,6 +146,9 @@ class Rerun:
         more: WireHeaders = [(h.RERUN, plan.rerun_of.encode())]
         if plan.keys_of != plan.job:
             more.append((h.KEYS_OF, plan.keys_of.encode()))
+        if plan.input.children:
+            # Its next children then have the numbers, and so the keys, of those of the original.
+            more.append((h.CHILDREN, b"%d" % plan.input.children))
         # Another trace than its own, so a link: to the step that is repeated.
         link = traceparent(plan.rerun_of, plan.input.seq)
         return Heading(plan.flow, self._flow.stage(plan.stage).input, link, more)
@@ -170,19 +176,53 @@ class Rerun:
             )
         return wrote
 
-    def _keys_of(self, original: Job) -> str:
+    def _stage(self, name: str) -> Stage[Any, Any]:
+        if name == JOIN and self._flow.forks:
+            forking = ", ".join(s.name for s in self._flow.stages if s.joins)
+            joining = ", ".join(s.name for s in self._flow.stages if s.joined is not None)
+            raise BadSetup(
+                f"{JOIN} is the agent that joins forks, and runs no handler: rerun from a stage "
+                f"that forks ({forking}), or from the one that was given the results ({joining})."
+            )
+        return self._flow.stage(name)
+
+    def _results_must_be_kept(self, found: Input) -> None:
+        ref = JoinRef.model_validate_json(found.value)
+        values = {"parent": ref.parent, "from": ref.first, "end": ref.first + ref.expected}
+        row = self._conn.execute(_SQL["kept_branches"], values).fetchone()
+        kept, wanted = (0 if row is None else row["branches"]), ref.done + ref.failed
+        if kept != wanted:
+            raise Refused(
+                f"Of join {ref.id}, which had {wanted:,} results and errors, {kept:,} are kept: "
+                "they go when hand-offs do (HANDOFF_RETENTION_MS). Rerun from where it forked."
+            )
+
+    def _keys_of(self, original: Job, target: Stage[Any, Any]) -> str:
         """The job whose keys the original used; the ledger still has its effects."""
-        row = self._conn.execute(_SQL["rerun_row"], {"job": original.trace_id}).fetchone()
-        keys_of = original.trace_id if row is None else str(row["keys_of"])
+        # A child's keys are those of the child of that number of whose keys its rerun used.
+        root = trace_id_of(original.trace_id)
+        row = self._conn.execute(_SQL["rerun_row"], {"job": root}).fetchone()
+        of_root = root if row is None else str(row["keys_of"])
+        keys_of = of_root + original.trace_id.removeprefix(root)
         end = self._end_of(keys_of)
         oldest = horizon(self._settings, datetime.now(UTC)) + _PRUNE_MARGIN
-        if end is None or (end[0] in (Status.DONE, Status.CANCELLED) and end[1] < oldest):
+        if end is None:
+            # A child that a rerun forked and its original had not: its effects are never pruned.
+            ended = keys_of == of_root
+        else:
+            ended = end[0] in (Status.DONE, Status.CANCELLED) and end[1] < oldest
+        if ended or (_forks_from(self._flow, target) and self._child_ended(keys_of, oldest)):
             raise Refused(
-                f"Job {keys_of} ended so long ago that the ledger may have been pruned of its "
-                "effects (handoff db prune), so they might be done again under the same keys. "
+                f"Job {keys_of}, or a child of it, ended so long ago that the ledger may have been "
+                "pruned of its effects (handoff db prune), so they might be done again under the "
+                "same keys. "
                 "Rerun it with --effects new if that is meant."
             )
         return keys_of
+
+    def _child_ended(self, job: str, before: datetime) -> bool:
+        row = self._conn.execute(_SQL["oldest_child_end"], {"job": job}).fetchone()
+        return row is not None and row["ended"] is not None and row["ended"] < before
 
     def _end_of(self, job: str) -> tuple[Status, datetime] | None:
         row = self._conn.execute(_SQL["job_end"], {"job": job}).fetchone()
@@ -196,14 +236,34 @@ class Rerun:
 
 def parked_reruns(conn: SyncConn, job: str, stage: str) -> list[str]:
     """Jobs that wait at `stage` and do their effects under the keys of `job`, as it did."""
-    rows = conn.execute(_SQL["parked_reruns"], {"job": job, "stage": stage})
+    values = {"job": job, "stage": stage, "lineage": lineage(job)}
+    rows = conn.execute(_SQL["parked_reruns"], values)
     return [row["trace_id"] for row in rows]
+
+
+def _forks_from(flow: Flow, target: Stage[Any, Any]) -> bool:
+    """Whether a job that begins at `target` may fork."""
+    by_name = {stage.name: stage for stage in flow.stages}
+    reached, ahead = {target.name}, [target]
+    while ahead:
+        stage = ahead.pop()
+        if stage.joins:
+            return True
+        new = {to for to in stage.emits if to in by_name} - reached
+        reached |= new
+        ahead += [by_name[name] for name in new]
+    return False
 
 
 def _must_be_over(job: Job) -> None:
     if job.status.terminal:
         return
-    if job.status is Status.WAITING and job.wakes_at is None:
+    if job.status is Status.WAITING and job.to == (JOIN,):
+        then = (
+            f"Its children are still at work, or their dead letters wait for you: handoff why "
+            f"{job.trace_id}."
+        )
+    elif job.status is Status.WAITING and job.wakes_at is None:
         then = (
             f"It is parked: settle what it waits for (handoff why {job.trace_id}), then bring it "
             f"back with handoff dlq redrive {job.trace_id}."

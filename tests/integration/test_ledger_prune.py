@@ -157,6 +157,29 @@ async def test_effects_stay_while_a_rerun_may_ask_for_them_under_their_keys(
     }
 
 
+async def test_effects_of_children_stay_while_a_rerun_of_what_forked_them_may_ask(
+    settings: Settings, pool: Pool
+) -> None:
+    # Only DONE/1 is rerun: its own and those of its child, but no others.
+    family = [DONE, f"{DONE}/1", f"{DONE}/1/0", f"{DONE}/10", f"{DONE}/2"]
+    log = [record(state(job, 3), n) for n, job in enumerate(family)]
+    projection = Projection(pool, settings, topic=TOPIC, topic_id=TOPIC_ID)
+    await projection.apply(log, moves_of(log, {}))
+    sql(settings, "UPDATE jobs SET updated_at = now() - interval '16 d'")
+    for job in family:
+        add_effect(settings, job, "done")
+    sql(
+        settings,
+        "INSERT INTO reruns (trace_id, rerun_of, stage, label, keys_of, who)"
+        " VALUES (%s, %s, 'act', '1', %s, 'anna')",
+        OPEN,
+        f"{DONE}/1",
+        f"{DONE}/1",
+    )
+    assert (await prune(pool, settings)).effects == 3
+    assert {job for job, _ in left(settings)[1]} == {f"{DONE}/1", f"{DONE}/1/0"}
+
+
 @pytest.mark.usefixtures("jobs")
 async def test_what_is_younger_than_the_horizon_stays(settings: Settings, pool: Pool) -> None:
     longer = settings.model_copy(update={"retention_ms": 9 * 86_400_000})

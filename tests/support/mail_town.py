@@ -3,23 +3,20 @@ has stopped; and what a replay must leave as it was."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
-import psycopg
-
 from agents import flow
 from agents.training.corpus import Row
 from infra.demo.desk import Desk
 from schemas.mail import Mail
 from streams.config import Settings
-from streams.kafka import admin_client, describe_topics, high_watermarks, low_watermarks
 from tests.support.loop_thread import LoopThread
 from tests.support.rig import Rig, job_id
+from tests.support.standing import standing
 from tests.support.worker import Worker
 from tests.unit.agents.mails import sample
 
@@ -98,32 +95,4 @@ class MailTown:
 
     def standing(self) -> dict[str, Any]:
         """Everything that a replay must not move: watermarks, offsets of groups, every table."""
-        found: dict[str, Any] = {"desk": self.stats()}
-        names = self.settings.names
-        topics = [names.stage_topic(flow.name, s.name) for s in flow.stages]
-        topics += [names.dead_letter_topic(flow.name, s.name) for s in flow.stages]
-        topics += [names.job_state_topic, names.timers_topic]
-        admin = admin_client(self.settings)
-        for name, facts in describe_topics(self.settings, admin, topics).items():
-            low = low_watermarks(self.settings, admin, facts)
-            found[name] = (low, high_watermarks(self.settings, admin, facts))
-        groups = admin.list_consumer_groups().result(30).valid
-        found["groups"] = sorted(
-            g.group_id for g in groups if g.group_id.startswith(self.settings.prefix)
-        )
-        for stage in flow.stages:
-            found[f"group {stage.name}"] = self.rig.committed(stage.name)
-        found.update(_tables(self.settings.database_url))
-        return found
-
-
-def _tables(url: str) -> dict[str, str]:
-    """A digest of every table."""
-    found = {}
-    with psycopg.connect(url, autocommit=True) as conn:
-        names = conn.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
-        for (name,) in names.fetchall():
-            rows = conn.execute(f"SELECT t::text FROM {name} AS t ORDER BY 1".encode()).fetchall()
-            content = "\n".join(row[0] for row in rows)
-            found[f"table {name}"] = hashlib.sha256(content.encode()).hexdigest()
-    return found
+        return {"desk": self.stats(), **standing(self.rig)}

@@ -14,6 +14,7 @@ from schemas.ids import (
     id_from_line,
     is_job_id,
     is_root_id,
+    lineage,
     span_id,
     trace_id_of,
     traceparent,
@@ -109,6 +110,7 @@ def test_the_context_of_a_hop_holds_its_trace_and_its_span() -> None:
 def test_children_share_their_parents_trace() -> None:
     parent = "4bf92f3577b34da6a3ce929d0e0e4736"
     assert is_job_id(f"{parent}/2/0")
+    assert lineage(f"{parent}/2/0") == [parent, f"{parent}/2", f"{parent}/2/0"]
     assert trace_id_of(f"{parent}/2/0") == parent
     assert not is_job_id(f"{parent}/")
     assert not is_job_id("0" * 32)

@@ -87,6 +87,21 @@ WHERE (c.topic_id, c."partition", c."offset") <> (asked.topic_id, asked.part, as
 SELECT asked.n FROM unnest(%(ids)s::text[]) WITH ORDINALITY AS asked(trace_id, n)
 WHERE EXISTS (SELECT FROM jobs AS j WHERE j.trace_id = asked.trace_id);
 
+-- name: pg_owned_effects
+-- Positions (from 1) of the effects that are gone by now, or whose job is known, or a rerun's child that does its
+-- effects under the keys which such a child of the original would have.
+SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
+WHERE NOT EXISTS (
+    SELECT FROM effects AS e WHERE e.key = asked.key
+    AND NOT EXISTS (SELECT FROM jobs AS j WHERE j.trace_id = e.trace_id)
+    AND NOT EXISTS (
+        SELECT FROM reruns AS r JOIN jobs AS j ON j.trace_id = r.trace_id || substr(e.trace_id, length(r.keys_of) + 1)
+        WHERE r.keys_of = ANY(ARRAY(
+            SELECT array_to_string((string_to_array(e.trace_id, '/'))[:depth], '/')
+            FROM generate_series(1, array_length(string_to_array(e.trace_id, '/'), 1)) AS depth))
+    )
+);
+
 -- name: pg_known_effects
 -- Positions (from 1) of the keys that the ledger knows.
 SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
@@ -94,13 +109,16 @@ WHERE EXISTS (SELECT FROM effects AS e WHERE e.key = asked.key);
 
 -- name: pg_answered_effects
 -- Positions (from 1) of the effects that have an answer by now, or a living attempt, or a rerun under way
--- that does its effects under their keys and will come back to what may be repeated.
+-- that does its effects under their keys, it or its children, and will come back to what may be repeated.
 SELECT asked.n FROM unnest(%(keys)s::text[]) WITH ORDINALITY AS asked(key, n)
 WHERE NOT EXISTS (
     SELECT FROM effects AS e WHERE e.key = asked.key
     AND (e.status = 'in_doubt' OR (e.status = 'claimed' AND e.leased_until <= now()
     AND NOT (e.idempotent AND EXISTS (
         SELECT FROM reruns AS r LEFT JOIN jobs AS j ON j.trace_id = r.trace_id
-        WHERE r.keys_of = e.trace_id AND coalesce(j.status, 'running') NOT IN ('done', 'cancelled')
+        WHERE r.keys_of = ANY(ARRAY(
+            SELECT array_to_string((string_to_array(e.trace_id, '/'))[:depth], '/')
+            FROM generate_series(1, array_length(string_to_array(e.trace_id, '/'), 1)) AS depth))
+          AND coalesce(j.status, 'running') NOT IN ('done', 'cancelled')
     ))))
 );

@@ -43,7 +43,8 @@ SELECT coalesce(
 
 -- name: prune_effects
 -- Effects of jobs that are over. Those of failed and parked jobs stay: a redrive asks for them again; and so
--- do those under whose keys a rerun is not over, or not as long ago as this.
+-- do those under whose keys a rerun is not over, or not as long ago as this, and those of their children, all the
+-- way down: the rerun's children ask for them.
 WITH doomed AS (
     SELECT e.key
     FROM effects AS e JOIN jobs AS j USING (trace_id)
@@ -51,7 +52,10 @@ WITH doomed AS (
       AND j.status IN ('done', 'cancelled') AND j.updated_at < %(before)s
       AND NOT EXISTS (
           SELECT FROM reruns AS r LEFT JOIN jobs AS again ON again.trace_id = r.trace_id
-          WHERE r.keys_of = e.trace_id AND r.trace_id <> e.trace_id AND NOT coalesce(
+          WHERE r.keys_of = ANY(ARRAY(
+                    SELECT array_to_string((string_to_array(e.trace_id, '/'))[:depth], '/')
+                    FROM generate_series(1, array_length(string_to_array(e.trace_id, '/'), 1)) AS depth))
+            AND r.trace_id <> r.keys_of AND NOT coalesce(
               again.status IN ('done', 'cancelled') AND again.updated_at < %(before)s, false)
       )
     FOR UPDATE OF e SKIP LOCKED

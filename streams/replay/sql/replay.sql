@@ -38,3 +38,32 @@ SELECT trace_id, seq, flow, stage, consumed_topic, consumed_topic_id, consumed_p
 FROM job_history
 WHERE trace_id IN (SELECT json_array_elements_text(%(jobs)s::json))
 ORDER BY trace_id, seq, topic_id, "partition", "offset";
+
+-- name: descendants
+-- '0' is the character after '/'.
+SELECT trace_id FROM jobs
+WHERE trace_id > %(job)s || '/' AND trace_id < %(job)s || '0'
+ORDER BY trace_id;
+
+-- name: forks_at
+-- Of steps that forked: where their states lie, and what the join agent has written down of them.
+SELECT step.trace_id, step.seq, h.flow, h.topic_id, h."partition", h."offset",
+       j.stage, j.first_branch, j.expected
+FROM json_to_recordset(%(steps)s::json) AS step(trace_id text, seq integer)
+JOIN job_history AS h ON h.trace_id = step.trace_id AND h.seq = step.seq
+LEFT JOIN joins AS j ON j.parent = step.trace_id AND j.seq = step.seq
+ORDER BY h.committed_us DESC;
+
+-- name: first_steps
+-- The records that these jobs began with.
+SELECT trace_id, seq, flow, stage, consumed_topic, consumed_topic_id, consumed_partition, consumed_offset
+FROM job_history
+WHERE trace_id IN (SELECT json_array_elements_text(%(jobs)s::json)) AND seq = 1
+ORDER BY trace_id, topic_id, "partition", "offset";
+
+-- name: branches
+-- What a join gave to its stage.
+SELECT branch, status, value
+FROM join_arrivals
+WHERE parent = %(parent)s AND branch >= %(from)s AND branch < %(end)s AND NOT late
+ORDER BY branch;

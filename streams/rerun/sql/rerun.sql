@@ -10,14 +10,30 @@ ORDER BY seq, topic_id, "partition", "offset";
 -- name: rerun_row
 SELECT trace_id, keys_of FROM reruns WHERE trace_id = %(job)s;
 
+-- name: children_before
+-- How many children a job had before its step `seq`, over all its forks.
+SELECT coalesce(max(first_branch + expected), 0) AS children
+FROM joins WHERE parent = %(job)s AND seq < %(seq)s;
+
 -- name: parked_reruns
--- Reruns that do their effects under the keys of this job, and wait at this stage.
-SELECT again.trace_id FROM reruns AS r JOIN jobs AS again ON again.trace_id = r.trace_id
-WHERE r.keys_of = %(job)s AND again.stage = %(stage)s AND again.status = 'waiting'
+-- Reruns, or their children, that do their effects under the keys of this job, and wait at this stage. A rerun's
+-- child of a number has the keys of the original's.
+SELECT again.trace_id FROM reruns AS r
+JOIN jobs AS again ON again.trace_id = r.trace_id || substr(%(job)s, length(r.keys_of) + 1)
+WHERE r.keys_of = ANY(%(lineage)s) AND again.stage = %(stage)s AND again.status = 'waiting'
 ORDER BY again.trace_id;
 
 -- name: job_end
 SELECT status, updated_at FROM jobs WHERE trace_id = %(job)s;
+
+-- name: oldest_child_end
+-- Of the children of a job, all the way down, those that are over: when the first of them was.
+SELECT min(updated_at) AS ended FROM jobs
+WHERE trace_id > %(job)s || '/' AND trace_id < %(job)s || '0' AND status IN ('done', 'cancelled');
+
+-- name: kept_branches
+SELECT count(*) AS branches FROM join_arrivals
+WHERE parent = %(parent)s AND branch >= %(from)s AND branch < %(end)s AND NOT late;
 
 -- name: record_rerun
 -- The first to ask for an id decides under whose keys it is done.

@@ -67,12 +67,13 @@ SELECT
 FROM ended;
 
 -- name: effects_of
--- Of a rerun with the same effects those of its original, too, at the stages that it came through.
+-- Of a rerun with the same effects those of its original, too, at the stages that it came through; of a rerun's
+-- child those of the original's child of that number.
 SELECT
     key, trace_id, flow, stage, name, status, idempotent, calls, result::text AS result, note,
     claimed_at, leased_until, settled_at
 FROM effects
 WHERE trace_id = %(trace_id)s
-   OR (trace_id = (SELECT keys_of FROM reruns WHERE trace_id = %(trace_id)s)
+   OR (trace_id = (SELECT keys_of || substr(%(trace_id)s, 33) FROM reruns WHERE trace_id = left(%(trace_id)s, 32))
        AND stage IN (SELECT stage FROM job_history WHERE trace_id = %(trace_id)s))
 ORDER BY claimed_at, key;

@@ -153,3 +153,41 @@ def test_a_letter_that_cannot_be_redriven_is_refused_with_the_reason(case: str) 
     assert isinstance(plan, Refused)
     assert says in plan.reason
     assert plan.place == found.place
+
+
+def of_the_join(key: bytes) -> Letter:
+    brought: list[Header] = [(h.ARRIVAL, b"3;failed;2"), (h.FLOW, b"mail"), (h.CE_ID, b"x/3:2")]
+    facts = told(topic="mail.join", stage="join", error="branches_missing")
+    record = FakeRecord([*brought, *facts], topic="mail.join.dlq", key=key)
+    return read_letter(record, TOPIC_ID, NAMES)
+
+
+def test_the_join_agents_letter_brings_back_its_parent_as_it_is_or_not_at_all() -> None:
+    failed = of_the_join(JOB.encode())
+    plan = planned(failed)
+    assert (plan.topic, plan.key) == ("mail.join", JOB.encode())
+    # What the branch brought that was missed last is no arrival any more.
+    assert [name for name, _ in plan.headers[:4]] == [h.REDRIVE, h.SEQ, h.FLOW, h.BORN]
+    assert h.ARRIVAL not in dict(plan.headers)
+    edited = plan_redrive(failed, NAMES, b"{}")
+    assert isinstance(edited, Refused)
+    assert "Edit the dead letters of the branches" in edited.reason
+    unread = plan_redrive(of_the_join(b"no job"), NAMES)
+    assert isinstance(unread, Refused)
+    assert "could not read" in unread.reason
+
+
+def test_a_childs_first_record_comes_back_as_a_later_step_of_the_same_child() -> None:
+    child = f"{JOB}/7"
+    first: list[Header] = [
+        (h.KEYS_OF, f"{'b' * 32}/7".encode()),
+        (h.FORK, b"1"),
+        (h.HOP, b"0;1760000000000001;mail"),
+    ]
+    record = FakeRecord([*first, *told(job=child, seq="1")], key=child.encode())
+    plan = planned(read_letter(record, TOPIC_ID, NAMES))
+    assert plan.key == child.encode()
+    found = dict(plan.headers)
+    assert (found[h.SEQ], found[h.BORN]) == (b"1", b"1760000000000001")
+    assert found[h.KEYS_OF] == f"{'b' * 32}/7".encode()
+    assert h.FORK not in found
