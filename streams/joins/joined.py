@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import ClassVar, Generic, NamedTuple, Protocol, TypeVar
+from typing import ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -14,6 +14,9 @@ from schemas.state import JobError, Status
 from streams.errors import BadRecord
 
 T = TypeVar("T", bound=BaseModel)
+
+#: The value of a branch that ended with a bare `Done()`.
+_NOTHING: Final = b"null"
 
 
 class JoinRef(BaseModel):
@@ -60,29 +63,24 @@ class BranchSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Branch(Generic[T]):
-    """One branch of a join: the job `id`, with its `result`, or the `error` it failed with.
-
-    One that had not come when the time was up has neither.
-    """
+    """One branch of a join: the job `id`, with its `result` (None if it ended without one), or the
+    `error` it failed with. One that had not come when the time was up is `missing`."""
 
     id: str
     #: Position among the children of the fork, from 0.
     number: int
     result: T | None = None
     error: JobError | None = None
-
-    @property
-    def missing(self) -> bool:
-        return self.result is None and self.error is None
+    missing: bool = False
 
 
 class Joined(Generic[T]):
     """The results of a fork, for the first parameter of a stage: `async def merge(results:
     Joined[Summary], job: Context)`.
 
-    `async for result in results` gives those of the branches that succeeded, in the order of the
-    children; `async for branch in results.branches()` gives every one. Both may be run again, and
-    a retry, a redrive or a rerun of the stage reads the same.
+    `async for result in results` gives those of the branches that ended with one, in the order of
+    the children; `async for branch in results.branches()` gives every one. Both may be run again,
+    and a retry, a redrive or a rerun of the stage reads the same.
 
     Raises, while reading, `BadRecord` for a result that is no `T` or is not kept any more, and
     `BadWorld` when Postgres does not answer; let both pass.
@@ -118,25 +116,24 @@ class Joined(Generic[T]):
 
     async def __aiter__(self) -> AsyncIterator[T]:
         async for row in self._rows():
-            if row.status is Status.DONE:
-                yield self._result(row)
+            if row.status is Status.DONE and (result := self._result(row)) is not None:
+                yield result
 
     async def branches(self) -> AsyncIterator[Branch[T]]:
         """Every branch in order, also those that failed or did not come."""
         ref, number = self.ref, 0
         async for row in self._rows():
             while ref.first + number < row.number:
-                yield Branch(child_id(ref.parent, ref.first + number), number)
+                yield Branch(child_id(ref.parent, ref.first + number), number, missing=True)
                 number += 1
             job_id = child_id(ref.parent, row.number)
             if row.status is Status.DONE:
                 yield Branch(job_id, number, result=self._result(row))
             else:
-                error = JobError.model_validate_json(row.value)
-                yield Branch(job_id, number, error=error)
+                yield Branch(job_id, number, error=_error(row))
             number += 1
         for n in range(number, ref.expected):
-            yield Branch(child_id(ref.parent, ref.first + n), n)
+            yield Branch(child_id(ref.parent, ref.first + n), n, missing=True)
 
     async def _rows(self) -> AsyncIterator[BranchRow]:
         came = 0
@@ -150,7 +147,9 @@ class Joined(Generic[T]):
                 "Results are kept as long as hand-offs (HANDOFF_RETENTION_MS)."
             )
 
-    def _result(self, row: BranchRow) -> T:
+    def _result(self, row: BranchRow) -> T | None:
+        if row.value == _NOTHING:
+            return None
         try:
             return self._model.validate_json(row.value)
         except ValidationError as e:
@@ -161,3 +160,10 @@ class Joined(Generic[T]):
                 f"The result of {child_id(self.ref.parent, row.number)} does not fit join "
                 f"{self.id}: {where}: {fault['msg']}."
             ) from None
+
+
+def _error(row: BranchRow) -> JobError:
+    try:
+        return JobError.model_validate_json(row.value)
+    except ValidationError:
+        return JobError(kind="unreadable", message="what it failed with is no error of ours")

@@ -68,6 +68,7 @@ class JoinLoop:
         fail: Callable[[BaseException], None],
     ) -> None:
         self._flow = flow.name.encode()
+        self._targets = join_stage(flow).emits
         self._rows, self._writer, self._gate, self._check = rows, writer, gate, check
         self._commits, self._budget, self._fail = commits, budget, fail
         self._queue: deque[Delivery] = deque()
@@ -174,10 +175,14 @@ class JoinLoop:
         d.born_us = turn.born_us or d.born_us
         d.keys_of, d.children = turn.keys_of, ref.first + ref.expected
         if turn.outcome == "joined":
-            try:
-                self._writer.conclude(d, Emit(turn.stage, ref), now_us())
-            except BadSetup as e:
-                self._writer.fail(d, job_error("undeclared", e.message), now_us())
+            if turn.stage not in self._targets:
+                # Nothing is committed: the release that has the stage goes on from here.
+                raise BadSetup(
+                    f"Job {turn.parent} forked to be joined by stage {turn.stage}, which this "
+                    f"program's flow does not have or never joins into. Run a release that does, "
+                    "until no such join is open (`handoff join`)."
+                )
+            self._writer.conclude(d, Emit(turn.stage, ref), now_us())
         elif turn.outcome == "failed":
             error = job_error("branches_missing", f"Join {ref.id} failed. {turn.reason}")
             self._writer.fail(d, error, now_us())
