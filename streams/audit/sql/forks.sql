@@ -78,10 +78,10 @@ SELECT 'branches_gone', (SELECT count(*) FROM unstarted WHERE gone) + (SELECT co
 -- name: branch_doubled
 INSERT INTO finding
 SELECT 'branch_doubled', job, 0, topic, part, max(at), count(*) || ' records are the first of it'
-FROM branch GROUP BY parent, n HAVING count(*) > 1
+FROM branch GROUP BY parent, n, fork HAVING count(*) > 1
 UNION ALL
 SELECT 'branch_doubled', job, seq, topic, part, max(at), count(*) || ' records tell its join that step ' || seq || ' ended it'
-FROM arrival GROUP BY job, seq HAVING count(*) > 1;
+FROM arrival GROUP BY job, seq, status HAVING count(*) > 1;
 
 -- name: find_unforked
 -- Children, and ends of children, whose fork or last step is not there. A step that the topic still has
@@ -219,14 +219,17 @@ WHERE e.ms >= :since AND e.ms > t.expired_ms
   AND (e.at < coalesce(p.head, -1) OR EXISTS (
       SELECT 1 FROM finished AS d WHERE d.topic = e.topic AND d.part = e.part AND e.at >= d.first AND e.at < d.past))
   AND NOT EXISTS (SELECT 1 FROM unexplained AS x WHERE x.topic = e.topic AND x.part = e.part AND x.at = e.at)
+  AND NOT EXISTS (SELECT 1 FROM finding AS f WHERE f.rule = 'join_lost' AND f.job = e.job)
   AND (k.job IS NULL OR k.first <> e.first OR k.expected <> e.expected OR k."into" <> e."into" OR (j.job IS NOT NULL AND k.status <> 'joined'))
 GROUP BY e.job, e.seq;
 
 -- name: join_branch_missing
+-- Of a set that is there.
 INSERT INTO suspect
 SELECT 'join_differs', c.job, NULL, c.topic, c.part, c.at, 'its join has consumed its end, and Postgres does not have it', NULL, NULL
 FROM expected AS e
 JOIN topic AS t ON t.n = e.topic
+JOIN kept_join AS j ON j.job = e.job AND j.seq = e.seq
 JOIN came AS c ON c.parent = e.job AND c.n >= e.first AND c.n < e.first + e.expected
 LEFT JOIN kept_arrival AS k ON k.parent = c.parent AND k.n = c.n
 WHERE e.ms >= :since AND e.ms > t.expired_ms AND k.parent IS NULL;
