@@ -46,7 +46,7 @@ RULES: Final = tuple(
         ("branch_doubled", _B, "A fork's child was started, or its end told, more than once."),
         ("branch_orphan", _B, "A child, or the end of one, that no fork or step knows."),
         ("join_lost", _B, "The branches of a fork have come, and its job did not go on."),
-        ("join_incomplete", _B, "A fork was joined before its branches had come."),
+        ("join_incomplete", _B, "A join was over before its branches had come."),
         ("join_doubled", _B, "A fork was joined more than once."),
         ("join_without_fork", _B, "A job was joined that waited for no branches."),
         ("join_differs", _B, "Postgres has other branches of a join than its topic."),

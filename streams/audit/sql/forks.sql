@@ -119,13 +119,13 @@ SELECT 'branch_orphan', job, seq, topic, part, at, CASE role
 FROM unforked WHERE NOT known AND ms > :compacted;
 
 -- name: find_joined
--- Joins that were handed on, with what their fork expects. `again`: an operator had reopened it, so it
+-- Joins that were handed on, or failed, with what their fork expects. `again`: an operator had reopened it, so it
 -- waits for all.
 CREATE TABLE joined AS
-SELECT x.topic, x.part, x.at, x.job, x.seq, x.consumed, x.consumed_part, x.consumed_at,
+SELECT x.topic, x.part, x.at, x.job, x.seq, x.status, x.consumed, x.consumed_part, x.consumed_at,
     e.seq AS fork, e.first, e.expected, e.rule, x.late,
     EXISTS (SELECT 1 FROM turn AS y WHERE y.job = x.job AND y.seq > e.seq AND y.seq < x.seq AND y.status = 'failed') AS again
-FROM expected AS e JOIN turn AS x ON x.job = e.job AND x.seq > e.seq AND x.stage = e.topic AND x.status = 'running'
+FROM expected AS e JOIN turn AS x ON x.job = e.job AND x.seq > e.seq AND x.stage = e.topic AND x.status IN ('running', 'failed')
 WHERE e.ms >= :since
   AND NOT EXISTS (SELECT 1 FROM expected AS o WHERE o.job = e.job AND o.seq > e.seq AND o.seq < x.seq)
   AND NOT EXISTS (SELECT 1 FROM turn AS y WHERE y.job = x.job AND y.seq > e.seq AND y.seq < x.seq AND y.status = 'running')
@@ -145,13 +145,15 @@ GROUP BY j.topic, j.part, j.at;
 -- name: join_incomplete
 INSERT INTO finding
 SELECT 'join_incomplete', c.job, c.seq, c.topic, c.part, c.at,
-    'of ' || c.expected || ' branches ' || c.done || ' were done and ' || c.failed || ' failed when it was joined'
+    'of ' || c.expected || ' branches ' || c.done || ' were done and ' || c.failed || ' failed when it '
+        || CASE c.status WHEN 'failed' THEN 'failed' ELSE 'was joined' END
 FROM counted AS c
-WHERE c.late = 0 AND CASE WHEN c.rule = 'errors' AND NOT c.again
-    THEN c.done + c.failed < c.expected AND NOT EXISTS (
+WHERE c.late = 0 AND c.done < c.expected AND (c.again OR NOT (
+    (c.rule = 'errors' AND c.done + c.failed = c.expected)
+    OR (c.rule = 'fail' AND c.failed > 0 AND c.status = 'failed')
+    OR ((c.rule = 'errors' OR c.status = 'failed') AND EXISTS (
         SELECT 1 FROM record AS r INDEXED BY record_by_step
-        WHERE r.job = c.job AND r.seq = c.fork AND r.topic = c.consumed AND r.part = c.consumed_part AND r.at = c.consumed_at AND r.kind = 3)
-    ELSE c.done < c.expected END;
+        WHERE r.job = c.job AND r.seq = c.fork AND r.topic = c.consumed AND r.part = c.consumed_part AND r.at = c.consumed_at AND r.kind = 3))));
 
 -- name: join_lost
 INSERT INTO finding
@@ -214,7 +216,7 @@ FROM expected AS e
 JOIN topic AS t ON t.n = e.topic
 JOIN part AS p ON p.topic = e.topic AND p.part = e.part
 LEFT JOIN kept_join AS k ON k.job = e.job AND k.seq = e.seq
-LEFT JOIN joined AS j ON j.job = e.job AND j.fork = e.seq AND j.late = 0
+LEFT JOIN joined AS j ON j.job = e.job AND j.fork = e.seq AND j.late = 0 AND j.status = 'running'
 WHERE e.ms >= :since AND e.ms > t.expired_ms
   AND (e.at < coalesce(p.head, -1) OR EXISTS (
       SELECT 1 FROM finished AS d WHERE d.topic = e.topic AND d.part = e.part AND e.at >= d.first AND e.at < d.past))
@@ -253,7 +255,7 @@ SELECT 'join_differs', c.job, c.seq, c.topic, c.part, c.at,
     'by its topic it was joined with ' || c.done || ' branches done and ' || c.failed || ' failed, by Postgres with '
         || k.done || ' and ' || k.failed
 FROM counted AS c JOIN kept_join AS k ON k.job = c.job AND k.seq = c.fork
-WHERE c.late = 0 AND k.status = 'joined' AND (k.done <> c.done OR k.failed <> c.failed)
+WHERE c.late = 0 AND c.status = 'running' AND k.status = 'joined' AND (k.done <> c.done OR k.failed <> c.failed)
   AND NOT EXISTS (SELECT 1 FROM finding AS f WHERE f.rule = 'join_incomplete' AND f.job = c.job AND f.seq = c.seq);
 
 -- name: join_extra

@@ -343,6 +343,7 @@ FAULTS = [
     ("join_incomplete", NEW, _joined_early("wait", "done")),
     ("join_incomplete", NEW, _joined_early("wait", "done", "failed")),
     ("join_incomplete", NEW, _joined_early("errors", "failed")),
+    ("join_incomplete", NEW, lambda w: _failed_join(w, "done")),
     ("join_doubled", NEW, _forked(_joined_again)),
     ("join_doubled", NEW, _forked(_joined_twice)),
     ("join_doubled", NEW, _forked(_handed_on_twice)),
@@ -444,6 +445,44 @@ def test_what_only_looks_odd_raises_nothing(what: str) -> None:
     world = World()
     WELL[what](world)
     assert world.judged() == set()
+
+
+def test_a_child_older_than_retention_is_beyond_the_horizon_if_anything_was_removed() -> None:
+    for lost, topic in ((_not_started, WORK), (_not_told, JOIN)):
+        world = _old_world()
+        lost(world)
+        assert world.judged(stuck_ms=NOW) == {("branch_lost", CHILD)}
+        world.parts[topic]["start"] = world.parts[topic]["low"] = 1
+        world.records = [r for r in world.records if r[0] != topic or r[2]]
+        assert ("branch_lost", CHILD) not in world.judged(stuck_ms=NOW)
+        assert world.horizon["branches_gone"] == 1
+
+
+def test_an_old_child_whose_fork_is_gone_everywhere_raises_nothing() -> None:
+    world = _old_world()
+    _forked_by_nobody(J, 0)(world)
+    assert world.judged(stuck_ms=NOW) == set()
+
+
+def test_late_forks_and_ends_explain_and_owe_nothing() -> None:
+    for damage, table, column in (
+        (_not_started, "forks", 10),
+        (_not_told, "ended", 10),
+    ):
+        world = World()
+        damage(world)
+        assert world.judged() == {("branch_lost", CHILD)}
+        getattr(world, table)[-1][column] = 1
+        assert world.judged() == set()
+
+
+def test_a_join_by_a_branch_does_not_hide_that_a_step_is_missing() -> None:
+    world = World()
+    world.forked(NEW)
+    forking = next(s for s in world.states if s[3] == NEW)
+    world.states.remove(forking)
+    world.history.remove(forking[:14])
+    assert ("gap", NEW) in world.judged()
 
 
 def test_what_is_younger_than_stuck_after_is_in_flight() -> None:
