@@ -16,6 +16,7 @@ from schemas import headers as h
 from schemas.ids import child_id
 from streams.audit import Options, audited, run
 from streams.config import Settings
+from tests.support import forking_twice
 from tests.support.audits import forge, pairs, project, state_bytes, truncate
 from tests.support.commands import Command
 from tests.support.forking import MENDED, Whole, flow
@@ -109,33 +110,61 @@ def test_every_rule_waiting_failed_reopened_and_late_raises_nothing(
         Whole(n=3, parts=3, lost=(1,), on_missing="errors", timeout_s=1),
         Whole(n=4, parts=3, lost=(2,), timeout_s=1),
         Whole(n=5, parts=3, lost=(0,)),
+        # Its time is up when it is long over.
+        Whole(n=6, parts=2, timeout_s=3),
     ]
     ids = rig.submit(jobs)
     rig.wait(lambda: len(rig.dead_letters("join")) == 2, "two joins have failed")
-    rig.wait_results(2)
+    rig.wait_results(3)
     project(rig)
     with audited(rig.settings) as verdict:
         assert pairs(verdict) == set()
         assert verdict.jobs.waiting == 2
     rig.target.open("lost")
-    rig.wait_results(3)
+    rig.wait_results(4)
+    deadlines = lambda: [r for r in rig.records("join") if r.header(h.TIMER)]  # noqa: E731
+    rig.wait(lambda: len(deadlines()) == 3, "all deadlines are over")
     at_rest(rig)
     clean(rig)
     handoff = Command(rig.settings, tmp_path)
     assert handoff("dlq", "redrive", "--filter", "stage=join", "--yes").returncode == 0
     rig.variables[MENDED] = "1"
     rig.worker(app=APP)
-    rig.wait_results(4)
+    rig.wait_results(5)
     at_rest(rig)
     clean(rig)
     assert handoff("dlq", "redrive", "--filter", "stage=part", "--yes").returncode == 0
     rig.worker(app=APP)
-    rig.wait_results(6)
+    rig.wait_results(7)
     at_rest(rig)
     clean(rig)
     steps = [(s.seq, s.stage, str(s.status)) for s in rig.states() if s.trace_id == ids[1]]
     reopened = [(3, "join", "waiting"), (4, "join", "running"), (5, "gather", "done")]
     assert steps == [(1, "split", "waiting"), (2, "join", "failed"), *reopened]
+
+
+def test_jobs_that_fork_twice_and_records_that_are_none_of_a_join_raise_nothing(
+    settings: Settings, tmp_path: Path
+) -> None:
+    with Rig(settings, tmp_path, forking_twice.flow) as rig:
+        rig.worker(app="tests.support.forking_twice:flow")
+        rig.put("join", b"order-17", b"{}", [(h.ARRIVAL, b"1;done;1")])
+        rig.put("join", job_id(9_000).encode(), b"no JSON", [(h.HOP, b"1;17;twice")])
+        rig.put("join", job_id(9_001).encode(), None)
+        rig.flush()
+        ids = rig.submit([Whole(n=n, parts=n % 5) for n in range(30)])
+        while rig.finished() < 30:
+            clean(rig)
+        rig.wait_drained(*forking_twice.flow.inputs * 2)
+        project(rig)
+        clean(rig)
+        assert len(rig.dead_letters("join")) == 2
+        forks = [s.fork for s in rig.states() if s.trace_id == ids[4] and s.fork is not None]
+        assert [(f.first, f.expected) for f in forks] == [(0, 4), (4, 5)]
+        end = end_of(rig, f"{ids[4]}/7")
+        truncate(rig, rig.topic("join"), end.partition, end.offset + 1)
+        # What was joined since owes nothing any more; the sets in Postgres are not judged.
+        assert {rule for rule, _ in judged(rig)} == {"topic_truncated"}
 
 
 #: What the audit does in this order; before each, branches come and joins go on.
