@@ -167,6 +167,24 @@ def test_jobs_that_fork_twice_and_records_that_are_none_of_a_join_raise_nothing(
         assert {rule for rule, _ in judged(rig)} == {"topic_truncated"}
 
 
+def test_reruns_whose_children_stand_for_others_raise_nothing(rig: Rig, tmp_path: Path) -> None:
+    rig.worker(app=APP)
+    ids = rig.submit([Whole(n=n, parts=3, depth=n % 2, effect=True) for n in range(3)])
+    rig.wait_results(3)
+    rig.wait_drained(*flow.inputs * 2)
+    project(rig)
+    handoff = Command(rig.settings, tmp_path)
+    for job, stage in zip(ids, ("split", "split", "gather"), strict=True):
+        args = ("--from", stage, "--effects", "same", "--app", APP)
+        assert handoff("jobs", "rerun", job, *args).returncode == 0
+    rig.wait_results(6)
+    rig.wait_drained(*flow.inputs * 2)
+    project(rig)
+    with audited(rig.settings) as verdict:
+        assert pairs(verdict) == set()
+        assert verdict.jobs.done == verdict.jobs.accepted
+
+
 #: What the audit does in this order; before each, branches come and joins go on.
 _PHASES = (
     "streams.audit.run.Snapshot.read",
