@@ -72,7 +72,7 @@ CREATE TABLE reject (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT R
 -- The sets that joins are decided by: `joins` and `join_arrivals`.
 CREATE TABLE kept_join (
     job BLOB, seq INTEGER, "into" INTEGER, first INTEGER, expected INTEGER, status TEXT, done INTEGER,
-    failed INTEGER, PRIMARY KEY (job, seq)
+    failed INTEGER, ms INTEGER, PRIMARY KEY (job, seq)
 ) WITHOUT ROWID;
 CREATE TABLE kept_arrival (
     parent BLOB, n INTEGER, seq INTEGER, status TEXT, content BLOB, PRIMARY KEY (parent, n)
@@ -112,7 +112,7 @@ INSERT INTO fork VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_ended
 INSERT INTO ended VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_kept_join
-INSERT INTO kept_join VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+INSERT INTO kept_join VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_kept_arrival
 INSERT INTO kept_arrival VALUES (?, ?, ?, ?, ?);
 -- name: insert_letter

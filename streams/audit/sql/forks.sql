@@ -50,7 +50,9 @@ WHERE NOT EXISTS (SELECT 1 FROM branch AS b WHERE b.parent = c.job AND b.n = c.n
 -- name: find_untold
 -- Children that are over, whose end is not in the join topic, and whose parent was not joined without.
 CREATE TABLE untold AS
-SELECT d.topic, d.part, d.at, d.job, d.seq, d.status, EXISTS (
+SELECT d.topic, d.part, d.at, d.job, d.seq, d.status, NOT EXISTS (
+    SELECT 1 FROM topic AS own JOIN topic AS t ON t.flow = own.flow AND t.role = 'join' WHERE own.n = d.stage
+) OR EXISTS (
     SELECT 1 FROM topic AS own JOIN topic AS t ON t.flow = own.flow AND t.role = 'join' JOIN part AS p ON p.topic = t.n
     WHERE own.n = d.stage AND p.start > 0 AND t.expired_ms >= d.ms
 ) OR EXISTS (
@@ -259,9 +261,10 @@ WHERE c.late = 0 AND c.status = 'running' AND k.status = 'joined' AND (k.done <>
   AND NOT EXISTS (SELECT 1 FROM finding AS f WHERE f.rule = 'join_incomplete' AND f.job = c.job AND f.seq = c.seq);
 
 -- name: join_extra
--- Where the whole topic is still there.
+-- Where the whole topic is still there, and was when the set was made.
 INSERT INTO finding
 SELECT 'join_differs', k.job, k.seq, NULL, NULL, NULL, 'Postgres has a set of branches of a fork that its topic does not have'
 FROM kept_join AS k JOIN topic AS own ON own.n = k."into" JOIN topic AS t ON t.flow = own.flow AND t.role = 'join'
 WHERE NOT EXISTS (SELECT 1 FROM expected AS e WHERE e.job = k.job AND e.seq = k.seq)
-  AND NOT EXISTS (SELECT 1 FROM part AS p WHERE p.topic = t.n AND p.start <> 0);
+  AND NOT EXISTS (SELECT 1 FROM part AS p WHERE p.topic = t.n AND p.start <> 0)
+  AND EXISTS (SELECT 1 FROM part AS p WHERE p.topic = t.n AND p.first_ms <= k.ms);

@@ -63,7 +63,8 @@ ORDER BY key
 LIMIT %(limit)s;
 
 -- name: pg_joins
-SELECT parent, seq, flow, stage, first_branch, expected, status, done, failed
+SELECT parent, seq, flow, stage, first_branch, expected, status, done, failed,
+    (extract(epoch FROM forked_at) * 1000)::bigint
 FROM joins
 WHERE (parent, seq) > (%(after)s, %(after_seq)s)
   AND (%(flow)s::text IS NULL OR flow = %(flow)s)

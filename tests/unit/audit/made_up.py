@@ -113,7 +113,7 @@ class World:
         self.forks.append([*row[:6], WORK, 0, expected, row[12], 0])
         place = self.record(JOIN, of, 1)[:3]
         self.expected.append([*place, of, 1, WORK, 0, expected, rule, None, self.at_ms])
-        self.joins[of] = [of, 1, WORK, 0, expected, "open", None, None]
+        self.joins[of] = [of, 1, WORK, 0, expected, "open", None, None, self.at_ms]
         for n in range(expected):
             row = self.record(WORK, child(of, n), 0, Kind.BRANCH)
             self.branches.append([*row[:4], of, n, 1, self.at_ms])
@@ -139,7 +139,7 @@ class World:
         self.step(of, seq, JOIN, WORK)
         came = [k[3] for k in self.kept if k[0] == of]
         done = came.count("done")
-        self.joins[of][5:] = ["joined", done, len(came) - done]
+        self.joins[of][5:8] = ["joined", done, len(came) - done]
         self.record(WORK, of, seq)
         self.step(of, seq + 1, WORK, None, "done")
 

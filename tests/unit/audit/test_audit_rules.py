@@ -9,6 +9,7 @@ import pytest
 from streams.audit.rules import _STEPS, HORIZON, RULES
 from streams.audit.wire import Kind
 from tests.unit.audit.made_up import (
+    _ROLES,
     DONE,
     EXPIRED,
     HOUR,
@@ -282,7 +283,7 @@ def _failed_join(w: World, *ends: str) -> None:
     _all_came("fail", *ends)(w)
     row = w.step(NEW, 2, JOIN, None, "failed")
     w.letters.append([JOIN_DLQ, 0, 0, NEW, 2, row[12]])
-    w.joins[NEW][5:] = ["failed", ends.count("done"), ends.count("failed")]
+    w.joins[NEW][5:8] = ["failed", ends.count("done"), ends.count("failed")]
 
 
 def _redriven(w: World) -> None:
@@ -291,7 +292,7 @@ def _redriven(w: World) -> None:
     w.record(JOIN, NEW, 2, Kind.REDRIVE)
     row = w.step(NEW, 3, JOIN, JOIN, "waiting")
     w.forks.append([*row[:6], WORK, 0, 2, row[12], 0])
-    w.joins[NEW][5:] = ["open", None, None]
+    w.joins[NEW][5:8] = ["open", None, None]
 
 
 def _mended(w: World) -> None:
@@ -312,6 +313,10 @@ def _not_reopened(w: World) -> None:
 
 def _set(n: int, value: object) -> Damage:
     return _forked(lambda w: w.joins[NEW].__setitem__(n, value))
+
+
+def _set_of_nothing(ms: int) -> Damage:
+    return lambda w: w.joins.update({J: [J, 1, WORK, 0, 1, "open", None, None, ms]})
 
 
 def _unread_branch(w: World) -> None:
@@ -355,7 +360,7 @@ FAULTS = [
     ("join_differs", NEW, _set(6, 1)),
     ("join_differs", CHILD, _forked(lambda w: w.kept.pop(0))),
     ("join_differs", CHILD, _forked(lambda w: w.kept[0].__setitem__(4, b"x"))),
-    ("join_differs", J, lambda w: w.joins.update({J: [J, 1, WORK, 0, 1, "open", None, None]})),
+    ("join_differs", J, _set_of_nothing(NOW)),
     ("stuck", NEW, _unread_branch),
     ("hand_off_lost", J, _drop_record(DONE)),
     ("hand_off_doubled", J, _copy_record),
@@ -424,6 +429,7 @@ WELL = {
     "a join that was reopened and mended": lambda w: [_mended(w), w.join(NEW, 4)],
     "a join with errors": _joined_early("errors", "failed", "done"),
     "a join by its deadline": _ran_out_of_time,
+    "a set of a topic that was made again": _set_of_nothing(NOW - 2 * HOUR),
     "nothing at all": lambda _: None,
     "a failed job": lambda w: w.fail(NEW),
     "a redriven job": _after_failed(Kind.REDRIVE),
@@ -456,6 +462,22 @@ def test_a_child_older_than_retention_is_beyond_the_horizon_if_anything_was_remo
         world.records = [r for r in world.records if r[0] != topic or r[2]]
         assert ("branch_lost", CHILD) not in world.judged(stuck_ms=NOW)
         assert world.horizon["branches_gone"] == 1
+
+
+def test_a_join_topic_that_was_deleted_is_beyond_the_horizon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.forked(NEW)
+    monkeypatch.setitem(_ROLES, JOIN, ("run.join", "gone", "run", "join"))
+    world.records = [r for r in world.records if r[0] != JOIN]
+    world.parts.pop(JOIN)
+    for rows in (world.expected, world.arrivals, world.joins, world.kept):
+        rows.clear()
+    for row in (*world.states, *world.history):
+        row[7] = 0 if row[7] == JOIN else row[7]
+    assert world.judged() == set()
+    assert world.horizon["branches_gone"] == 2
 
 
 def test_an_old_child_whose_fork_is_gone_everywhere_raises_nothing() -> None:
