@@ -36,7 +36,19 @@ def some_job(rng: random.Random, n: int) -> Whole:
         bad=tuple(k for k in range(parts) if rng.random() < 0.2),
         wait_ms=rng.random() * 60,
         on_missing=rng.choice(["wait", "fail", "errors"]),
+        timeout_s=rng.choice([None, None, 0.1, 1]),
     )
+
+
+def wait_settled(rig: Rig) -> None:
+    """Wait until every deadline is over and nothing is left to do."""
+    timers = f"{rig.settings.prefix}timers"
+
+    def over() -> bool:
+        came = sum(1 for r in rig.records("join") if r.header(h.TIMER))
+        return rig.drained(*ALL) and came == len(rig.log(timers)) and rig.drained(*ALL)
+
+    rig.wait(over, "all is consumed, and no fork has a deadline any more")
 
 
 def damage_topics(rig: Rig, rng: random.Random, ids: list[str]) -> None:
@@ -94,13 +106,13 @@ def test_two_judges_agree_on_forks(settings: Settings, tmp_path: Path, seed: int
             rig.wait(lambda least=mark: rig.finished() >= least or rig.drained(*ALL), "progress")
             worker.kill()
             worker = rig.worker(app=APP)
-        rig.wait_drained(*ALL)
+        wait_settled(rig)
         project(rig)
         with audited(rig.settings) as verdict:
             assert pairs(verdict) == opinion(rig) == set()
         for _ in range(6):
             damage_topics(rig, rng, ids)
-        rig.wait_drained(*ALL)
+        wait_settled(rig)
         project(rig)
         assert worker.stop() == 0
         for _ in range(8):

@@ -65,6 +65,8 @@ class Facts:
         ]
         topic = rig.records("join")
         self.ends = [_end(r) for r in topic if r.headers[0][0] == "handoff_arrival"]
+        #: Places where the time of a fork was up.
+        self.deadlines = {(r.partition, r.offset) for r in topic if r.header("handoff_timer")}
         self.rules = {
             (r.job, r.seq): json.loads(r.value or b"")["rule"]
             for r in topic
@@ -161,7 +163,10 @@ def _join(facts: Facts, job: str, seq: int, fork: Any) -> Verdicts:
         return {("join_doubled", job)}
     if joined:
         at = joined[0]["consumed"]
-        came = facts.came(job, fork, (at["partition"], at["offset"]))
+        place = (at["partition"], at["offset"])
+        if place in facts.deadlines:
+            return set() if rule == "errors" else {("join_incomplete", job)}
+        came = facts.came(job, fork, place)
         done = [e for e in came.values() if e.status == "done"]
         enough = len(came if rule == "errors" else done)
         return set() if enough == fork["expected"] else {("join_incomplete", job)}
