@@ -24,10 +24,11 @@ GROUP BY a.parent, a.n;
 CREATE UNIQUE INDEX came_by_number ON came (parent, n, status);
 
 -- name: find_unstarted
--- Children that a fork tells of and whose first record is not there, nor a step of theirs.
+-- Children that a fork tells of and whose first record is not there, nor a step of theirs. No fork has
+-- more than 10,000, whatever a forged state says.
 CREATE TABLE unstarted AS
 WITH RECURSIVE short AS (
-    SELECT f.topic, f.part, f.at, f.job, f.seq, f.stage, f.first, f.first + f.expected AS past, f.ms
+    SELECT f.topic, f.part, f.at, f.job, f.seq, f.stage, f.first, f.first + min(f.expected, 10000) AS past, f.ms
     FROM fork AS f
     WHERE f.late = 0 AND f.ms >= :since AND f.stage NOT IN (SELECT n FROM topic WHERE role = 'join')
       AND NOT EXISTS (SELECT 1 FROM uncaused AS u WHERE u.job = f.job AND u.seq = f.seq AND u.verdict = 'forged'

@@ -486,6 +486,14 @@ def test_an_old_child_whose_fork_is_gone_everywhere_raises_nothing() -> None:
     assert world.judged(stuck_ms=NOW) == set()
 
 
+def test_a_state_that_tells_of_too_many_children_is_judged_all_the_same() -> None:
+    world = World()
+    world.fork(NEW)
+    world.forks[0][8] = 2**31 - 1
+    lost = {who for rule, who in world.judged() if rule == "branch_lost"}
+    assert lost == {child(NEW, n) for n in range(2, 10_000)}
+
+
 def test_late_forks_and_ends_explain_and_owe_nothing() -> None:
     for damage, table, column in (
         (_not_started, "forks", 10),
