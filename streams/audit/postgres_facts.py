@@ -10,7 +10,7 @@ from uuid import UUID
 
 from schemas.ids import is_job_id
 from streams.audit.facts import SQL, Facts
-from streams.audit.sources import SINCE_MARGIN_MS, Catalogue
+from streams.audit.sources import SINCE_MARGIN_MS, Catalogue, Role
 from streams.audit.wire import pack
 from streams.postgres import SyncConn
 
@@ -57,6 +57,7 @@ class Snapshot:
                 ("history", self._history()),
                 ("row", self._jobs()),
                 ("effect", self._effects()),
+                *self._sets(),
             ):
                 for rows in pages:
                     self._facts.add(table, rows)
@@ -129,6 +130,26 @@ class Snapshot:
                 (key, _job(trace_id), stage(flow, its_stage), f"{its_stage}/{name}", *rest)
                 for key, trace_id, flow, its_stage, name, *rest in page
             ]
+
+    def _sets(self) -> Iterator[tuple[str, Iterator[list[tuple[Any, ...]]]]]:
+        """The sets that joins are decided by, where anything forks."""
+        if self._catalogue.of(Role.JOIN):
+            yield "kept_join", self._joins()
+            yield "kept_arrival", self._arrivals()
+
+    def _joins(self) -> Iterator[list[tuple[Any, ...]]]:
+        stage = self._catalogue.stage
+        first = {"after": "", "after_seq": -1}
+        for page in self._pages("pg_joins", first, _keys("after", "after_seq")):
+            yield [
+                (_job(parent), seq, stage(flow, into), *rest)
+                for parent, seq, flow, into, *rest in page
+            ]
+
+    def _arrivals(self) -> Iterator[list[tuple[Any, ...]]]:
+        first = {"after": "", "after_branch": -1}
+        for page in self._pages("pg_join_arrivals", first, _keys("after", "after_branch")):
+            yield [(_job(parent), *rest) for parent, *rest in page]
 
 
 def _job(trace_id: str) -> bytes:

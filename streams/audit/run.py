@@ -83,7 +83,7 @@ class _Audit:
 
     def _positions(self, catalogue: Catalogue) -> dict[tuple[int, int], int | None]:
         heads: dict[tuple[int, int], int | None] = {}
-        for source in catalogue.of(Role.STAGE):
+        for source in catalogue.of(Role.STAGE, Role.JOIN):
             for position in positions(self.settings, source):
                 heads[source.n, position.partition] = position.head
                 self._write_position(source, position)

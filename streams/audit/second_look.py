@@ -48,26 +48,50 @@ class SecondLook:
             return self._known_steps(rows) | self._claimed_by_others(rows)
         if rule == "projection_missing":
             return self._known(rows, "pg_known_jobs", ids=_ids(rows))
+        if rule == "join_differs":
+            return self._known_sets(rows)
         if (by_key := _BY_KEY.get(rule)) is not None:
             return self._known(rows, by_key, keys=[row[5] for row in rows])
         return self._known_steps(rows, before=1 if rule == "gap" else 0)
 
     def _known_steps(self, rows: Sequence[Row], before: int = 0) -> set[int]:
+        def forked(row: Row) -> bool:
+            return bool(row[1] == "branch_orphan" and row[5] == "target")
+
         return self._known(
             rows,
             "pg_known_steps",
-            ids=_ids(rows),
+            # A child names a step of its parent as its fork.
+            ids=[_parent(row[2]) if forked(row) else _text(row[2]) for row in rows],
             seqs=[row[3] - before for row in rows],
             # A step before this one may have been any stage's.
             stages=[None if before else self._stages.get(row[4]) for row in rows],
             roles=[row[5] or "" for row in rows],
         )
 
+    def _known_sets(self, rows: Sequence[Row]) -> set[int]:
+        forks = [row for row in rows if row[5] is not None]
+        children = [row for row in rows if row[5] is None]
+        parents = [_text(row[2]).rpartition("/") for row in children]
+        return self._known(
+            forks,
+            "pg_known_joins",
+            ids=_ids(forks),
+            seqs=[row[3] for row in forks],
+            stages=[self._stages.get(row[4]) for row in forks],
+            keys=[row[5] for row in forks],
+        ) | self._known(
+            children,
+            "pg_known_arrivals",
+            ids=[parent for parent, _, _ in parents],
+            branches=[int(number) for _, _, number in parents],
+        )
+
     def _claimed_by_others(self, rows: Sequence[Row]) -> set[int]:
         rows = [
             row
             for row in rows
-            if row[6] in self._sources and self._sources[row[6]].role is Role.STAGE
+            if row[6] in self._sources and self._sources[row[6]].role in (Role.STAGE, Role.JOIN)
         ]
         return self._known(
             rows,
@@ -85,6 +109,10 @@ class SecondLook:
             return set()
         found = self._conn.execute(SQL[name].encode(), values)
         return {rows[row["n"] - 1][0] for row in found}
+
+
+def _parent(job: bytes) -> str:
+    return _text(job).rpartition("/")[0]
 
 
 def _ids(rows: Sequence[Row]) -> list[str]:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Final
 from uuid import UUID
 
+from schemas.state import JOIN
 from streams.config import Settings
 from streams.errors import BadSetup
 from streams.kafka import (
@@ -35,6 +36,8 @@ SINCE_MARGIN_MS: Final = 600_000
 
 class Role(StrEnum):
     STAGE = "stage"
+    #: Of the join agent: what forks expect and what their branches bring.
+    JOIN = "join"
     SINK = "sink"
     LETTERS = "letters"
     STATE = "state"
@@ -162,12 +165,17 @@ def _roles(names: Names, every: Iterable[str]) -> dict[str, tuple[Role, str, str
     for topic in every:
         pair = _PAIR.fullmatch(topic.removeprefix(names.prefix))
         if topic.startswith(names.prefix) and pair is not None and pair[1] in flows:
-            role = Role.STAGE if (pair[1], pair[2]) in stages else Role.SINK
-            found[topic] = (role, pair[1], pair[2])
+            found[topic] = (_role(pair[2], (pair[1], pair[2]) in stages), pair[1], pair[2])
     found[names.job_state_topic] = (Role.STATE, "", "")
     if (timers := f"{names.prefix}timers") in every:
         found[timers] = (Role.TIMERS, "", "")
     return found
+
+
+def _role(stage: str, consumed: bool) -> Role:
+    if not consumed:
+        return Role.SINK
+    return Role.JOIN if stage == JOIN else Role.STAGE
 
 
 def _starts(

@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from schemas.ids import is_root_id
-from schemas.state import VERSION, Status
+from schemas.ids import is_job_id, is_root_id
+from schemas.state import VERSION, JobState, Status
 from streams.state.fold import Rejected, StateRecord, Step, parse
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -34,6 +34,14 @@ _UUID_CHARS: Final = 36
 _TIME_CHARS: Final = (20, 24, 27)
 
 
+class ForkFact(NamedTuple):
+    """A step that waits for the children `first` to `first` + `expected` - 1."""
+
+    join: str
+    first: int
+    expected: int
+
+
 class StateFact(NamedTuple):
     """`consumed` is topic's UUID, partition and offset."""
 
@@ -47,6 +55,7 @@ class StateFact(NamedTuple):
     content: bytes
     produced_us: int | None
     parent: str | None
+    fork: ForkFact | None = None
 
 
 class _Unusual(Exception):
@@ -64,10 +73,15 @@ def quick_state(key: bytes | None, value: bytes) -> StateFact | None:
 def slow_state(record: StateRecord, value: bytes) -> StateFact | Rejected:
     """The fact of any state, or why it is none. Raises nothing, whatever it holds."""
     step = parse(record, value)
-    return step if isinstance(step, Rejected) else _of_step(step)
+    if isinstance(step, Rejected):
+        return step
+    # A row has no place for a fork, so it is read once more.
+    forked = JobState.model_validate_json(value).fork
+    fork = None if forked is None else ForkFact(forked.join, forked.first, forked.expected)
+    return _of_step(step, fork)
 
 
-def _of_step(step: Step) -> StateFact:
+def _of_step(step: Step, fork: ForkFact | None) -> StateFact:
     error = {} if step.error is None else orjson.loads(step.error)
     born = "" if step.born_us is None else str(step.born_us)
     consumed = None
@@ -96,6 +110,7 @@ def _of_step(step: Step) -> StateFact:
         content,
         step.produced_us,
         step.parent,
+        fork,
     )
 
 
@@ -113,7 +128,9 @@ def _quick(key: bytes | None, value: bytes) -> StateFact:
         raise _Unusual
     s: dict[str, Any] = orjson.loads(value)
     trace_id, status, to = s["traceId"], s["status"], s["to"]
-    if key is None or trace_id.encode() != key or not is_root_id(key) or status not in _STATUSES:
+    if key is None or trace_id.encode() != key or status not in _STATUSES:
+        raise _Unusual
+    if not (is_root_id(key) or is_job_id(trace_id)):
         raise _Unusual
     if s["v"] != VERSION or type(s["v"]) is not int or type(to) is not list:
         raise _Unusual
@@ -128,6 +145,9 @@ def _quick(key: bytes | None, value: bytes) -> StateFact:
         kind, message = error["kind"], error["message"]
         _must_be_text(kind, message)
     if usage is not None and type(usage) is not dict:
+        raise _Unusual
+    fork, forked_at = _fork(s.get("fork")), s.get("forkedAt")
+    if forked_at is not None and type(forked_at) is not int:
         raise _Unusual
     consumed, times = _consumed(s.get("consumed")), _times(s.get("timing"))
     content = _content(
@@ -144,7 +164,7 @@ def _quick(key: bytes | None, value: bytes) -> StateFact:
     seq = _number(s["seq"], 1, _INT4_MAX)
     produced_us = times[1] if times else None
     return StateFact(
-        trace_id, seq, flow, stage, status, consumed, tuple(to), content, produced_us, parent
+        trace_id, seq, flow, stage, status, consumed, tuple(to), content, produced_us, parent, fork
     )
 
 
@@ -173,6 +193,15 @@ def _consumed(found: Any) -> tuple[str, int, int] | None:
         _number(found["partition"], 0, _INT4_MAX),
         _number(found["offset"], 0, _INT8_MAX),
     )
+
+
+def _fork(found: Any) -> ForkFact | None:
+    if found is None:
+        return None
+    join = found["join"]
+    _must_be_text(join, found.get("digest", ""))
+    first, expected = found["first"], found["expected"]
+    return ForkFact(join, _number(first, 0, _INT4_MAX), _number(expected, 0, _INT4_MAX))
 
 
 def _times(found: Any) -> list[int]:

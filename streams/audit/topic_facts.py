@@ -8,10 +8,12 @@ from itertools import groupby
 from typing import Any, Final
 
 from schemas.ids import is_job_id
+from schemas.state import Status
 from streams.audit.facts import Facts
+from streams.audit.join_wire import Arrived, Expected, read_join
 from streams.audit.sources import Catalogue, Role, Source
 from streams.audit.states import StateFact, quick_state, slow_state
-from streams.audit.wire import identify, pack, read_timer
+from streams.audit.wire import Kind, forked_by, identify, pack, read_timer, unpack
 from streams.config import Settings
 from streams.deadletter.letters import read_letter
 from streams.kafka import AdminClient, Place, Reading, Record
@@ -23,6 +25,7 @@ Progress = Callable[[str, int, int], None]
 #: Tables that a batch of records fills.
 Rows = defaultdict[str, list[tuple[Any, ...]]]
 _REASON_CHARS: Final = 200
+_ENDS: Final = frozenset(status.value for status in Status if status.terminal)
 
 
 class TopicFacts:
@@ -52,7 +55,7 @@ class TopicFacts:
 
     def read_hand_offs(self, progress: Progress) -> None:
         """All other topics to their present ends."""
-        roles = (Role.STAGE, Role.SINK, Role.LETTERS, Role.TIMERS)
+        roles = (Role.STAGE, Role.JOIN, Role.SINK, Role.LETTERS, Role.TIMERS)
         reading = self._reading(self._catalogue.of(*roles))
         self._read(reading, "hand-offs", progress, late=False)
 
@@ -95,13 +98,31 @@ class TopicFacts:
                     rows["letter"] += [_letter(source, r, self._settings.names) for r in records]
                 elif source.role is Role.TIMERS:
                     rows["timer"] += _timers(source, records)
+                elif source.role is Role.JOIN:
+                    self._take_joins(rows, source, records)
                 else:
-                    rows["record"] += _claims(source, records)
+                    claims = _claims(source, records)
+                    rows["record"] += claims
+                    rows["branch"] += _branches(claims, records)
             for table, found in rows.items():
                 self._facts.add(table, found)
             progress(what, reading.done, reading.total)
         if not late:
             self._start |= reading.low
+
+    def _take_joins(self, rows: Rows, source: Source, records: Sequence[Record]) -> None:
+        flow, topic_id = source.flow.encode(), source.facts.topic_id
+        for record in records:
+            found = read_join(record, flow, topic_id)
+            place, ms = (source.n, record.partition(), record.offset()), record.timestamp()[1]
+            if isinstance(found, Arrived):
+                rows["arrival"].append((*place, *found, ms))
+            elif isinstance(found, Expected):
+                into = self._catalogue.stage(source.flow, found.stage)
+                rows["expected"].append((*place, found.parent, found.seq, into, *found[3:], ms))
+                rows["record"].append((*place, found.parent, found.seq, Kind.HAND_OFF, ms))
+            else:
+                rows["record"].append((*place, *found, ms))
 
     def _take_states(
         self, rows: Rows, source: Source, records: Sequence[Record], late: bool
@@ -150,6 +171,12 @@ class TopicFacts:
             0,
         )
         rows["state"].append(row)
+        if step.fork is not None:
+            into = catalogue.stage(step.flow, step.fork.join)
+            rows["fork"].append((*row[:6], into, step.fork.first, step.fork.expected, ms, late))
+        if "/" in step.trace_id and step.status in _ENDS:
+            parent, _, number = step.trace_id.rpartition("/")
+            rows["ended"].append((*row[:7], pack(parent), int(number), ms, late))
 
 
 def _place_of(record: Record) -> Place:
@@ -162,6 +189,17 @@ def _claims(source: Source, records: Sequence[Record]) -> list[tuple[Any, ...]]:
         (n, r.partition(), r.offset(), *identify(r, flow, topic_id), r.timestamp()[1])
         for r in records
     ]
+
+
+def _branches(
+    claims: Sequence[tuple[Any, ...]], records: Sequence[Record]
+) -> Iterator[tuple[Any, ...]]:
+    """The first records of forked children among `claims` of `records`."""
+    for claim, record in zip(claims, records, strict=True):
+        topic, part, at, job, _, kind, ms = claim
+        if kind is Kind.BRANCH:
+            parent, _, number = unpack(job).rpartition("/")
+            yield topic, part, at, job, pack(parent), int(number), forked_by(record), ms
 
 
 def _timers(source: Source, records: Sequence[Record]) -> Iterator[tuple[Any, ...]]:

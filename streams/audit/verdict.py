@@ -19,6 +19,7 @@ _COUNTS: Final = (
     "letters",
     "foreign_letters",
     "timers",
+    "branch_ends",
     "projected_jobs",
     "effects",
     "target_effects",

@@ -26,6 +26,7 @@ _MAX_SEQ: Final = 2**31 - 2
 _PLAIN_SEQ_DIGITS: Final = 9
 _BORN_DIGITS: Final = 16
 _DUE_DIGITS: Final = 15
+_PARTS: Final = 3
 
 
 class Kind(IntEnum):
@@ -42,6 +43,8 @@ class Kind(IntEnum):
     UNUSABLE = 4
     #: A null value: no job, its consumer passes it over.
     TOMBSTONE = 5
+    #: The first record of a forked child.
+    BRANCH = 6
 
 
 class Claim(NamedTuple):
@@ -92,7 +95,7 @@ def headers_of(record: Record) -> list[tuple[str, bytes]]:
 def _plain(key: bytes | None, hop: bytes, flow: bytes) -> Claim | None:
     """The usual case, a hand-off with the short header first; None for any other."""
     parts = hop.split(b";")
-    if len(parts) != 3 or parts[2] != flow or key is None or not is_root_id(key):
+    if len(parts) != _PARTS or parts[2] != flow or key is None or not is_root_id(key):
         return None
     seq, born, _ = parts
     if not (seq.isdigit() and born.isdigit()):
@@ -104,21 +107,31 @@ def _plain(key: bytes | None, hop: bytes, flow: bytes) -> Claim | None:
 
 def _closely(record: Record, found: dict[str, bytes | None], flow: bytes, topic_id: UUID) -> Claim:
     job_id = _text(record.key())
-    bad_keys = h.KEYS_OF in found and not is_job_id(_text(found[h.KEYS_OF]))
+    bad = h.KEYS_OF in found and not is_job_id(_text(found[h.KEYS_OF]))
+    bad = bad or (h.CHILDREN in found and _count(found[h.CHILDREN]) < 0)
     if h.SEQ not in found:
-        kind = Kind.UNUSABLE if bad_keys else Kind.SUBMISSION
+        kind = Kind.UNUSABLE if bad else Kind.SUBMISSION
         if is_job_id(job_id) and "/" not in job_id:
             return Claim(pack(job_id), 0, kind)
         return Claim(_place(record, topic_id), 0, kind)
-    seq = _number(found[h.SEQ])
-    spent = found.get(_ATTEMPT) or b""
-    bad_attempts = _TIMER in found and not (spent.isdigit() and len(spent) <= _PLAIN_SEQ_DIGITS)
-    bad = bad_attempts or bad_keys or found.get(h.FLOW) != flow or not is_job_id(job_id)
-    if not 0 < seq < _MAX_SEQ or bad:
+    seq, least = _number(found[h.SEQ]), 1
+    bad = bad or found.get(h.FLOW) != flow or not is_job_id(job_id)
+    bad = bad or (_TIMER in found and _count(found.get(_ATTEMPT)) < 0)
+    if h.FORK in found and "/" in job_id:
+        # Step 0 of a child: none of its own has written it.
+        least, bad = 0, bad or _count(found[h.FORK]) < 0
+    if not least <= seq < _MAX_SEQ or bad:
         return Claim(_place(record, topic_id), 0, Kind.UNUSABLE)
     if h.REDRIVE in found:
         return Claim(pack(job_id), seq, Kind.REDRIVE)
-    return Claim(pack(job_id), seq, Kind.TIMER if _TIMER in found else Kind.HAND_OFF)
+    if _TIMER in found:
+        return Claim(pack(job_id), seq, Kind.TIMER)
+    return Claim(pack(job_id), seq, Kind.HAND_OFF if seq else Kind.BRANCH)
+
+
+def forked_by(record: Record) -> int:
+    """Of a record that `identify` calls a `BRANCH`: the step of its parent that forked it."""
+    return _count(dict(headers_of(record)).get(h.FORK))
 
 
 def read_timer(record: Record) -> Timer | None:
@@ -140,6 +153,11 @@ def _text(key: bytes | None) -> str:
         return (key or b"").decode()
     except UnicodeDecodeError:
         return ""
+
+
+def _count(raw: bytes | None) -> int:
+    """A number of at most nine digits; -1 for anything else."""
+    return int(raw) if raw and raw.isdigit() and len(raw) <= _PLAIN_SEQ_DIGITS else -1
 
 
 def _number(raw: bytes | None) -> int:

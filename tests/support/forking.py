@@ -29,6 +29,7 @@ class Whole(BaseModel):
     depth: int = 0
     bad: tuple[int, ...] = ()
     lost: tuple[int, ...] = ()
+    gate: str = "lost"
     wait_ms: float = 0
     effect: bool = False
     on_missing: OnMissing = "wait"
@@ -41,6 +42,7 @@ class Part(BaseModel):
     n: int
     bad: bool = False
     lost: bool = False
+    gate: str = "lost"
     wait_ms: float = 0
     effect: bool = False
     parts: int = 0
@@ -66,6 +68,7 @@ def _parts(job: Whole) -> list[Part]:
             n=n,
             bad=n in job.bad,
             lost=n in job.lost,
+            gate=job.gate,
             wait_ms=job.wait_ms,
             effect=job.effect,
             parts=job.parts if job.depth else 0,
@@ -86,7 +89,7 @@ def split(job: Whole, _: Context) -> Fork:
 async def part(job: Part, context: Context) -> Done | Fork | Reject:
     """One branch."""
     if job.lost:
-        await target.pass_gate("lost")
+        await target.pass_gate(job.gate)
     if job.wait_ms:
         await asyncio.sleep(job.wait_ms / 1000)
     if job.bad and not os.environ.get(MENDED):

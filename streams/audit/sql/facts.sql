@@ -19,6 +19,19 @@ CREATE TABLE finished (topic INTEGER, part INTEGER, first INTEGER, past INTEGER)
 CREATE TABLE record (
     topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, kind INTEGER, ms INTEGER
 );
+-- First records of forked children; `seq` of the step that forked is `fork`, `n` the child's number.
+CREATE TABLE branch (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, parent BLOB, n INTEGER, fork INTEGER, ms INTEGER
+);
+-- Of join topics, beside `record`: what a fork expects, and the ends of children, whose step is `seq`.
+CREATE TABLE expected (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, "into" INTEGER, first INTEGER,
+    expected INTEGER, rule TEXT, deadline_ms INTEGER, ms INTEGER
+);
+CREATE TABLE arrival (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, parent BLOB, n INTEGER, seq INTEGER, status TEXT,
+    content BLOB, ms INTEGER
+);
 CREATE TABLE letter (topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, ms INTEGER);
 CREATE TABLE timer (
     topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, due_ms INTEGER, back TEXT
@@ -32,6 +45,15 @@ CREATE TABLE state (
     ms INTEGER, produced_ms INTEGER, parent TEXT, late INTEGER, source INTEGER,
     PRIMARY KEY (topic, part, at)
 ) WITHOUT ROWID;
+-- Of those, the ones that wait for children, and the ends of children.
+CREATE TABLE fork (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, stage INTEGER, "into" INTEGER,
+    first INTEGER, expected INTEGER, ms INTEGER, late INTEGER
+);
+CREATE TABLE ended (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, stage INTEGER, status TEXT,
+    parent BLOB, n INTEGER, ms INTEGER, late INTEGER
+);
 -- Further targets of steps that have several.
 CREATE TABLE also (job BLOB, seq INTEGER, topic INTEGER);
 -- job_history, as Postgres has it; a negative `topic` is a job-state that is not there any more.
@@ -47,6 +69,14 @@ CREATE TABLE row (
 ) WITHOUT ROWID;
 CREATE TABLE projected (part INTEGER PRIMARY KEY, next INTEGER);
 CREATE TABLE reject (part INTEGER, at INTEGER, PRIMARY KEY (part, at)) WITHOUT ROWID;
+-- The sets that joins are decided by: `joins` and `join_arrivals`.
+CREATE TABLE kept_join (
+    job BLOB, seq INTEGER, "into" INTEGER, first INTEGER, expected INTEGER, status TEXT, done INTEGER,
+    failed INTEGER, ms INTEGER, PRIMARY KEY (job, seq)
+) WITHOUT ROWID;
+CREATE TABLE kept_arrival (
+    parent BLOB, n INTEGER, seq INTEGER, status TEXT, content BLOB, PRIMARY KEY (parent, n)
+) WITHOUT ROWID;
 CREATE TABLE effect (
     key TEXT PRIMARY KEY, job BLOB, stage INTEGER, name TEXT, status TEXT, idempotent INTEGER,
     calls INTEGER, unknown INTEGER, over INTEGER, twice INTEGER
@@ -71,6 +101,20 @@ INSERT INTO part VALUES (?, ?, ?, ?, ?, ?);
 INSERT INTO finished VALUES (?, ?, ?, ?);
 -- name: insert_record
 INSERT INTO record VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_branch
+INSERT INTO branch VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_expected
+INSERT INTO expected VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_arrival
+INSERT INTO arrival VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_fork
+INSERT INTO fork VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_ended
+INSERT INTO ended VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_kept_join
+INSERT INTO kept_join VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_kept_arrival
+INSERT INTO kept_arrival VALUES (?, ?, ?, ?, ?);
 -- name: insert_letter
 INSERT INTO letter VALUES (?, ?, ?, ?, ?, ?);
 -- name: insert_timer
@@ -97,6 +141,18 @@ INSERT INTO finding VALUES (?, ?, ?, ?, ?, ?, ?);
 -- name: index_records
 -- All that the rules ask of a record is in it, so they walk two indexes side by side.
 CREATE INDEX record_by_step ON record (job, seq, topic, part, at, kind, ms);
+-- name: index_branches
+CREATE INDEX branch_by_number ON branch (parent, n, fork);
+-- name: index_expected
+CREATE INDEX expected_by_step ON expected (job, seq);
+-- name: index_arrivals
+CREATE INDEX arrival_by_number ON arrival (parent, n, topic, part, at, seq, status);
+-- name: index_arrived_steps
+CREATE INDEX arrival_by_step ON arrival (job, seq, status);
+-- name: index_arrival_places
+CREATE INDEX arrival_by_place ON arrival (topic, part, at, parent);
+-- name: index_forks
+CREATE INDEX fork_by_step ON fork (job, seq, first, expected);
 -- name: index_letters
 CREATE INDEX letter_by_step ON letter (job, seq, topic);
 -- name: index_timers

@@ -62,6 +62,40 @@ WHERE key > %(after)s
 ORDER BY key
 LIMIT %(limit)s;
 
+-- name: pg_joins
+SELECT parent, seq, flow, stage, first_branch, expected, status, done, failed,
+    (extract(epoch FROM forked_at) * 1000)::bigint
+FROM joins
+WHERE (parent, seq) > (%(after)s, %(after_seq)s)
+  AND (%(flow)s::text IS NULL OR flow = %(flow)s)
+  AND (%(since)s::timestamptz IS NULL OR forked_at >= %(since)s)
+ORDER BY parent, seq
+LIMIT %(limit)s;
+
+-- name: pg_join_arrivals
+SELECT parent, branch, seq, status, substr(sha256(value), 1, 8)
+FROM join_arrivals
+WHERE (parent, branch) > (%(after)s, %(after_branch)s)
+  AND (%(since)s::timestamptz IS NULL OR arrived_at >= %(since)s)
+ORDER BY parent, branch
+LIMIT %(limit)s;
+
+-- name: pg_known_joins
+-- Positions (from 1) of the forks whose set is there by now and is as the topic says. `key` is what
+-- it must be, `first/expected/status`; no status: any.
+SELECT asked.n FROM unnest(%(ids)s::text[], %(seqs)s::integer[], %(stages)s::text[], %(keys)s::text[])
+    WITH ORDINALITY AS asked(trace_id, seq, stage, key, n)
+WHERE EXISTS (
+    SELECT FROM joins AS j WHERE j.parent = asked.trace_id AND j.seq = asked.seq AND j.stage = asked.stage
+    AND asked.key IN (format('%%s/%%s/', first_branch, expected), format('%%s/%%s/%%s', first_branch, expected, status))
+);
+
+-- name: pg_known_arrivals
+-- Positions (from 1) of the branches that have come by now.
+SELECT asked.n FROM unnest(%(ids)s::text[], %(branches)s::integer[])
+    WITH ORDINALITY AS asked(parent, branch, n)
+WHERE EXISTS (SELECT FROM join_arrivals AS a WHERE a.parent = asked.parent AND a.branch = asked.branch);
+
 -- name: pg_known_steps
 -- Positions (from 1) of the steps that the history has by now. `role`: what the stage must be to the
 -- step, its `target` or itself; `ended`: itself, and the step failed or waits.

@@ -97,6 +97,17 @@ WHERE s.late = 0 AND s.ms >= :since AND NOT EXISTS (
     SELECT 1 FROM record AS r INDEXED BY record_by_step
     WHERE r.job = s.job AND r.seq = s.seq - 1 AND r.topic = s.consumed AND r.part = s.consumed_part
       AND r.at = s.consumed_at AND r.kind <> 5 AND s.consumed = s.stage
+)
+  -- A join goes on by the record that made it complete, whatever that says of its parent.
+  AND NOT EXISTS (
+    SELECT 1 FROM arrival AS a INDEXED BY arrival_by_place
+    WHERE a.topic = s.consumed AND a.part = s.consumed_part AND a.at = s.consumed_at AND a.parent = s.job
+      AND s.consumed = s.stage
+)
+  AND NOT EXISTS (
+    SELECT 1 FROM topic AS t JOIN record AS r INDEXED BY record_by_step
+    WHERE t.n = s.stage AND t.role = 'join' AND s.consumed = s.stage AND r.job = s.job AND r.seq > 0 AND r.seq < s.seq
+      AND r.topic = s.consumed AND r.part = s.consumed_part AND r.at = s.consumed_at AND r.kind <> 5
 );
 -- name: index_uncaused
 CREATE INDEX uncaused_by_step ON uncaused (job, seq, verdict);
@@ -153,7 +164,8 @@ WHERE u.verdict = 'gone' AND u.seq > 1 AND coalesce(s.produced_ms, 0) <= :compac
 
 -- name: step_doubled
 INSERT INTO finding
-SELECT 'step_doubled', job, seq, topic, part, max(at), count(*) || ' records say that they are this step'
+SELECT CASE WHEN stage IN (SELECT n FROM topic WHERE role = 'join') THEN 'join_doubled' ELSE 'step_doubled' END,
+    job, seq, topic, part, max(at), count(*) || ' records say that they are this step'
 FROM state INDEXED BY state_by_step GROUP BY job, seq HAVING count(*) > 1;
 
 -- name: step_after_end
@@ -166,7 +178,10 @@ WHERE a.status IN ('done', 'failed', 'cancelled') AND b.ms >= :since
   AND (a.status = 'done' OR EXISTS (
       SELECT 1 FROM record AS r INDEXED BY record_by_step
       WHERE r.job = b.job AND r.seq = a.seq AND r.topic = b.consumed AND r.part = b.consumed_part
-        AND r.at = b.consumed_at AND r.kind <> 2));
+        AND r.at = b.consumed_at AND r.kind <> 2)
+    OR EXISTS (
+      SELECT 1 FROM arrival AS r INDEXED BY arrival_by_place
+      WHERE r.topic = b.consumed AND r.part = b.consumed_part AND r.at = b.consumed_at));
 
 -- name: find_unseen
 -- Hand-offs that a state tells of and that are not there.
@@ -176,6 +191,8 @@ FROM state AS s INDEXED BY state_by_step
 WHERE s.target IS NOT NULL AND s.late = 0 AND s.ms >= :since AND NOT EXISTS (
     SELECT 1 FROM record AS r INDEXED BY record_by_step
     WHERE r.job = s.job AND r.seq = s.seq AND r.topic = s.target AND r.kind = 1)
+  -- A join that was reopened goes on waiting for what its fork expects.
+  AND NOT (s.target = s.stage AND s.status = 'waiting')
 UNION ALL
 SELECT s.job, s.seq, s.topic, s.part, s.at, s.ms, a.topic, ''
 FROM also AS a JOIN state AS s INDEXED BY state_by_step ON s.job = a.job AND s.seq = a.seq
@@ -206,7 +223,9 @@ INSERT INTO horizon SELECT 'hand_offs_gone', count(*) FROM unseen WHERE verdict 
 
 -- name: hand_off_doubled
 INSERT INTO finding
-SELECT 'hand_off_doubled', job, seq, topic, part, max(at), count(*) || ' records say that step ' || seq || ' wrote them'
+SELECT CASE WHEN EXISTS (SELECT 1 FROM turn AS x WHERE x.job = record.job AND x.seq = record.seq)
+    THEN 'join_doubled' ELSE 'hand_off_doubled' END,
+    job, seq, topic, part, max(at), count(*) || ' records say that step ' || seq || ' wrote them'
 FROM record INDEXED BY record_by_step WHERE kind = 1 GROUP BY job, seq, topic HAVING count(*) > 1;
 
 -- name: find_unexplained
@@ -215,14 +234,17 @@ SELECT r.topic, r.part, r.at, r.job, r.seq, r.kind, r.ms
 FROM record AS r INDEXED BY record_by_step
 WHERE r.kind IN (1, 2, 3) AND r.ms >= :since AND NOT EXISTS (
     SELECT 1 FROM state AS s INDEXED BY state_by_step
-    WHERE s.job = r.job AND s.seq = r.seq AND r.topic = CASE r.kind WHEN 1 THEN s.target ELSE s.stage END)
+    WHERE s.job = r.job AND s.seq = r.seq AND (
+        r.topic = CASE r.kind WHEN 1 THEN s.target ELSE s.stage END
+        -- A fork's deadline.
+        OR (r.kind = 3 AND r.topic = s.target AND s.status = 'waiting')))
   AND NOT EXISTS (SELECT 1 FROM also AS a WHERE a.job = r.job AND a.seq = r.seq AND a.topic = r.topic);
 
 -- name: hand_off_without_cause
 INSERT INTO suspect
 SELECT 'hand_off_without_cause', job, seq, topic, part, at,
     'it says that step ' || seq || CASE kind WHEN 1 THEN ' handed it on' ELSE ' left it behind' END || ', and no such step is known',
-    topic, CASE kind WHEN 1 THEN 'target' ELSE 'stage' END
+    topic, CASE WHEN kind = 1 OR (kind = 3 AND topic IN (SELECT n FROM topic WHERE role = 'join')) THEN 'target' ELSE 'stage' END
 FROM unexplained WHERE ms > :compacted;
 
 -- name: writers_unknown
@@ -240,6 +262,26 @@ WHERE r.topic IN (SELECT n FROM topic WHERE role = 'stage') AND r.kind <> 5 AND 
   AND NOT EXISTS (
       SELECT 1 FROM state AS s INDEXED BY state_by_step
       WHERE s.job = r.job AND s.seq = r.seq + 1 AND s.stage = r.topic);
+
+-- name: find_unanswered_joins
+-- Of join topics: what a redrive brought back and what is no record of a join have steps of their own;
+-- of the others only those count that nobody has read.
+INSERT INTO unanswered
+SELECT r.topic, r.part, r.at, r.job, r.seq, r.kind, r.ms, r.at < coalesce(p.head, -1) OR EXISTS (
+    SELECT 1 FROM finished AS f
+    WHERE f.topic = r.topic AND f.part = r.part AND r.at >= f.first AND r.at < f.past) AS consumed
+FROM topic AS t CROSS JOIN record AS r ON r.topic = t.n JOIN part AS p ON p.topic = r.topic AND p.part = r.part
+WHERE t.role = 'join' AND r.kind <> 5 AND r.ms >= :since AND (r.kind IN (2, 4) OR NOT consumed)
+  AND NOT EXISTS (
+      SELECT 1 FROM state AS s INDEXED BY state_by_step
+      WHERE s.job = r.job AND s.seq = r.seq + 1 AND s.stage = r.topic AND r.kind IN (2, 4));
+-- name: find_unanswered_arrivals
+INSERT INTO unanswered
+SELECT a.topic, a.part, a.at, a.parent, NULL, NULL, a.ms, a.at < coalesce(p.head, -1) OR EXISTS (
+    SELECT 1 FROM finished AS f
+    WHERE f.topic = a.topic AND f.part = a.part AND a.at >= f.first AND a.at < f.past) AS consumed
+FROM arrival AS a JOIN part AS p ON p.topic = a.topic AND p.part = a.part
+WHERE a.ms >= :since AND NOT consumed;
 
 -- name: record_lost
 INSERT INTO suspect
@@ -267,13 +309,13 @@ WHERE t.due_ms < :now - :overdue AND t.due_ms >= :since
 INSERT INTO finding
 SELECT 'removed_unread', NULL, NULL, p.topic, p.part, p.low,
     'its group stands at ' || p.head || ', and the topic begins at ' || p.low || ': what lay between was never consumed'
-FROM part AS p JOIN topic AS t ON t.n = p.topic AND t.role = 'stage'
+FROM part AS p JOIN topic AS t ON t.n = p.topic AND t.role IN ('stage', 'join')
 WHERE p.low - p.head > 1 + coalesce((
     SELECT sum(min(f.past, p.low) - f.first) FROM finished AS f
     WHERE f.topic = p.topic AND f.part = p.part AND f.first < p.low), 0);
 
 -- name: find_unlettered
--- Ended or parked steps without a letter; those that wait for a timer need none.
+-- Ended or parked steps without a letter; those that wait for a timer, or for children, need none.
 CREATE TABLE unlettered AS
 SELECT s.job, s.seq, s.topic, s.part, s.at, s.status, s.ms, s.stage
 FROM state AS s INDEXED BY state_by_step
@@ -282,7 +324,9 @@ WHERE s.status IN ('failed', 'waiting') AND s.late = 0 AND s.ms >= :since
   AND NOT EXISTS (
       SELECT 1 FROM letter AS l JOIN topic AS t ON t.n = l.topic JOIN topic AS st ON st.n = s.stage
       WHERE l.job = s.job AND l.seq = s.seq AND t.flow = st.flow AND t.stage = st.stage)
-  AND NOT (s.status = 'waiting' AND EXISTS (SELECT 1 FROM timer AS t WHERE t.job = s.job AND t.seq = s.seq));
+  AND NOT (s.status = 'waiting' AND EXISTS (SELECT 1 FROM timer AS t WHERE t.job = s.job AND t.seq = s.seq))
+  AND NOT (s.status = 'waiting' AND EXISTS (SELECT 1 FROM topic AS t WHERE t.n = s.target AND t.stage = 'join') AND NOT EXISTS (
+      SELECT 1 FROM expected AS e WHERE e.job = s.job AND e.seq = s.seq AND e.deadline_ms IS NOT NULL));
 
 -- name: letter_missing
 INSERT INTO finding

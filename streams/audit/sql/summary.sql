@@ -19,7 +19,10 @@ WHERE f.rule = 'record_lost' AND f.seq = 1 AND NOT EXISTS (SELECT 1 FROM state A
 SELECT count(*) FROM unanswered WHERE NOT consumed;
 
 -- name: records_by_topic
-SELECT t.name, t.role, count(*) FROM record AS r JOIN topic AS t ON t.n = r.topic GROUP BY r.topic ORDER BY t.name;
+SELECT t.name, t.role, sum(r.count) FROM (
+    SELECT topic, count(*) AS count FROM record GROUP BY topic
+    UNION ALL SELECT topic, count(*) FROM arrival GROUP BY topic
+) AS r JOIN topic AS t ON t.n = r.topic GROUP BY r.topic ORDER BY t.name;
 
 -- name: counts
 SELECT
@@ -29,6 +32,7 @@ SELECT
     (SELECT count(*) FROM letter) AS letters,
     (SELECT count(*) FROM letter WHERE job IS NULL) AS foreign_letters,
     (SELECT count(*) FROM timer) AS timers,
+    (SELECT count(*) FROM arrival) AS branch_ends,
     (SELECT count(*) FROM row) AS rows,
     (SELECT count(*) FROM effect) AS effects,
     (SELECT count(*) FROM target) AS target_effects;

@@ -1,4 +1,7 @@
-"""Made-up facts: jobs of a flow with two stages and a sink, whole, to be damaged by tests."""
+"""Made-up facts: jobs of a flow with two stages and a sink, whole, to be damaged by tests.
+
+Some fork at `take` into children, which end at `work`; the join hands on to `work`, too.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from streams.audit.facts import Facts
 from streams.audit.rules import Bounds, judge
 from streams.audit.wire import Kind
 
-STATE, TAKE, WORK, DONE, TAKE_DLQ, WORK_DLQ, TIMERS = range(1, 8)
+STATE, TAKE, WORK, DONE, TAKE_DLQ, WORK_DLQ, TIMERS, JOIN, JOIN_DLQ = range(1, 10)
 NOW, HOUR = 1_700_000_000_000, 3_600_000
 #: What is older may be gone, from topics and by compaction.
 EXPIRED = NOW - 168 * HOUR
@@ -20,11 +23,17 @@ _ROLES = {
     TAKE_DLQ: ("run.take.dlq", "letters", "run", "take"),
     WORK_DLQ: ("run.work.dlq", "letters", "run", "work"),
     TIMERS: ("timers", "timers", "", ""),
+    JOIN: ("run.join", "join", "run", "join"),
+    JOIN_DLQ: ("run.join.dlq", "letters", "run", "join"),
 }
 
 
 def job(n: int) -> bytes:
     return n.to_bytes(16, "big")
+
+
+def child(of: bytes, n: int) -> bytes:
+    return of + b"/%d" % n
 
 
 class World:
@@ -43,6 +52,13 @@ class World:
         self.history: list[list[Any]] = []
         self.effects: list[list[Any]] = []
         self.targets: list[tuple[str, str]] = []
+        self.forks: list[list[Any]] = []
+        self.ended: list[list[Any]] = []
+        self.branches: list[list[Any]] = []
+        self.expected: list[list[Any]] = []
+        self.arrivals: list[list[Any]] = []
+        self.joins: dict[bytes, list[Any]] = {}
+        self.kept: list[list[Any]] = []
         self.finished: list[tuple[int, int, int, int]] = []
         self.gone: list[tuple[Any, ...]] = []
         self.projected = True
@@ -60,10 +76,13 @@ class World:
     def record(
         self, topic: int, of: bytes, seq: int, kind: Kind = Kind.HAND_OFF, ms: int | None = None
     ) -> list[Any]:
-        at = sum(r[0] == topic for r in self.records)
+        at = sum(r[0] == topic for r in self.records + self.arrivals)
         row = [topic, 0, at, of, seq, int(kind), self.at_ms if ms is None else ms]
         self.records.append(row)
-        if topic in (TAKE, WORK):
+        if self.forks and topic == WORK:
+            # Before it children may wait.
+            self.finished += [(WORK, 0, at, at + 1)] if kind is not Kind.BRANCH else []
+        elif topic in (TAKE, WORK, JOIN):
             self.parts[topic]["head"] = at + 1
         return row
 
@@ -72,7 +91,7 @@ class World:
     ) -> list[Any]:
         """A committed step that consumed the last record of its stage, with row and history."""
         at = len(self.states)
-        consumed = max(r[2] for r in self.records if r[0] == stage)
+        consumed = max(r[2] for r in self.records + self.arrivals if r[0] == stage)
         content = b"%d" % seq
         row = [STATE, 0, at, of, seq, stage, status, stage, 0, consumed, to, content]
         row += [self.at_ms, self.at_ms, None, 0, 0]
@@ -86,6 +105,50 @@ class World:
         self.record(TAKE, of, 0, Kind.SUBMISSION)
         row = self.step(of, 1, TAKE, None, "failed")
         self.letters.append([TAKE_DLQ, 0, len(self.letters), of, 1, row[12]])
+
+    def fork(self, of: bytes, expected: int = 2, rule: str = "wait") -> None:
+        """A job that waits for its children, none of which is at work yet."""
+        self.record(TAKE, of, 0, Kind.SUBMISSION)
+        row = self.step(of, 1, TAKE, JOIN, "waiting")
+        self.forks.append([*row[:6], WORK, 0, expected, row[12], 0])
+        place = self.record(JOIN, of, 1)[:3]
+        self.expected.append([*place, of, 1, WORK, 0, expected, rule, None, self.at_ms])
+        self.joins[of] = [of, 1, WORK, 0, expected, "open", None, None, self.at_ms]
+        for n in range(expected):
+            row = self.record(WORK, child(of, n), 0, Kind.BRANCH)
+            self.branches.append([*row[:4], of, n, 1, self.at_ms])
+
+    def end(self, of: bytes, n: int, status: str = "done") -> None:
+        """Child `n` is over, its parent's join knows."""
+        branch = next(b for b in self.branches if b[3] == child(of, n))
+        row = self.step(child(of, n), 1, WORK, None, status)
+        row[9] = branch[2]
+        self.finished.append((WORK, 0, branch[2], branch[2] + 1))
+        self.history[-1] = row[:14]
+        if status == "failed":
+            self.letters.append([WORK_DLQ, 0, len(self.letters), row[3], 1, row[12]])
+        self.ended.append([*row[:7], of, n, row[12], 0])
+        at = sum(r[0] == JOIN for r in self.records + self.arrivals)
+        content = b"%d" % n
+        self.arrivals.append([JOIN, 0, at, row[3], of, n, 1, status, content, row[12]])
+        self.parts[JOIN]["head"] = at + 1
+        self.kept.append([of, n, 1, status, content])
+
+    def join(self, of: bytes, seq: int = 2) -> None:
+        """By the last record of the join topic it is handed on, and done."""
+        self.step(of, seq, JOIN, WORK)
+        came = [k[3] for k in self.kept if k[0] == of]
+        done = came.count("done")
+        self.joins[of][5:8] = ["joined", done, len(came) - done]
+        self.record(WORK, of, seq)
+        self.step(of, seq + 1, WORK, None, "done")
+
+    def forked(self, of: bytes) -> None:
+        """A job that forked into two and went the whole way."""
+        self.fork(of)
+        self.end(of, 1)
+        self.end(of, 0)
+        self.join(of)
 
     def effect(self, of: bytes, name: str = "work/mark", **fields: Any) -> list[Any]:
         values = {"status": "done", "idempotent": 1, "calls": 1, "unknown": 0, "over": 1}
@@ -108,7 +171,7 @@ class World:
 
     def facts(self) -> Facts:
         facts = Facts(":memory:")
-        keeps = {TAKE_DLQ: -1, WORK_DLQ: -1}
+        keeps = {TAKE_DLQ: -1, WORK_DLQ: -1, JOIN_DLQ: -1}
         topics = [(n, *of, keeps.get(n, EXPIRED)) for n, of in _ROLES.items()]
         facts.add("topic", topics + self.gone)
         facts.add(
@@ -117,6 +180,13 @@ class World:
         )
         facts.add("record", self.records)
         facts.add("state", self.states)
+        facts.add("fork", self.forks)
+        facts.add("ended", self.ended)
+        facts.add("branch", self.branches)
+        facts.add("expected", self.expected)
+        facts.add("arrival", self.arrivals)
+        facts.add("kept_join", self.joins.values())
+        facts.add("kept_arrival", self.kept)
         facts.add("letter", self.letters)
         facts.add("timer", self.timers)
         facts.add("row", self.rows.values())

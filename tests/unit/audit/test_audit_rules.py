@@ -9,9 +9,12 @@ import pytest
 from streams.audit.rules import _STEPS, HORIZON, RULES
 from streams.audit.wire import Kind
 from tests.unit.audit.made_up import (
+    _ROLES,
     DONE,
     EXPIRED,
     HOUR,
+    JOIN,
+    JOIN_DLQ,
     NOW,
     STATE,
     TAKE,
@@ -19,11 +22,14 @@ from tests.unit.audit.made_up import (
     TIMERS,
     WORK,
     World,
+    child,
     job,
 )
 
 J = job(1)
 NEW = job(77)
+#: The second child of NEW.
+CHILD = child(NEW, 1)
 Damage = Callable[[World], None]
 
 
@@ -160,8 +166,202 @@ def _not_projected(w: World) -> None:
         state[12] = NOW - 3 * HOUR
 
 
+def _forked(damage: Damage) -> Damage:
+    def damaged(w: World) -> None:
+        w.forked(NEW)
+        damage(w)
+
+    return damaged
+
+
+def _all_came(rule: str, *ends: str) -> Damage:
+    """All ends of a fork's children are consumed, and the job waits."""
+
+    def damage(w: World) -> None:
+        w.fork(NEW, rule=rule)
+        for n, end in enumerate(ends):
+            w.end(NEW, n, end)
+
+    return damage
+
+
+def _time_was_up(w: World) -> None:
+    w.fork(NEW)
+    w.expected[0][9] = NOW - HOUR
+    w.timers.append([TIMERS, 0, 0, NEW, 1, NOW - HOUR, "run.join"])
+    w.record(JOIN, NEW, 1, Kind.TIMER)
+
+
+def _no_deadline(w: World) -> None:
+    w.fork(NEW)
+    w.expected[0][9] = NOW + HOUR
+
+
+def _not_started(w: World) -> None:
+    w.fork(NEW)
+    w.branches.pop()
+    w.records.pop()
+
+
+def _expects_nothing(w: World) -> None:
+    w.fork(NEW)
+    w.records = [r for r in w.records if r[0] != JOIN]
+    w.expected.clear()
+    w.joins.clear()
+
+
+def _not_told(w: World) -> None:
+    w.fork(NEW)
+    w.end(NEW, 1)
+    w.arrivals.clear()
+    w.kept.clear()
+    w.parts[JOIN]["head"] = 1
+
+
+def _started_twice(w: World) -> None:
+    w.fork(NEW)
+    w.branches.append([TAKE, 0, 3, CHILD, NEW, 1, 1, w.at_ms])
+
+
+def _told_twice(w: World) -> None:
+    w.arrivals.append([JOIN, 0, 3, *w.arrivals[0][3:]])
+
+
+def _told_otherwise(w: World) -> None:
+    w.fork(NEW)
+    w.end(NEW, 1)
+    w.ended.clear()
+    w.states[-1][6] = w.rows[CHILD][3] = "running"
+    w.history[-1] = w.states[-1][:14]
+
+
+def _told_by_nobody(w: World) -> None:
+    w.fork(NEW)
+    w.arrivals.append([JOIN, 0, 1, CHILD, NEW, 1, 5, "done", b"", w.at_ms])
+    w.kept.append([NEW, 1, 5, "done", b""])
+
+
+def _forked_by_nobody(of: bytes, n: int) -> Damage:
+    def damage(w: World) -> None:
+        w.fork(NEW)
+        row = w.record(WORK, child(of, n), 0, Kind.BRANCH)
+        w.branches.append([*row[:4], of, n, 1, w.at_ms])
+
+    return damage
+
+
+def _joined_early(rule: str, *ends: str) -> Damage:
+    def damage(w: World) -> None:
+        _all_came(rule, *ends)(w)
+        w.join(NEW)
+
+    return damage
+
+
+def _joined_again(w: World) -> None:
+    w.step(NEW, 4, JOIN, None, "running")
+    w.states[-2][6] = w.history[-2][6] = "running"
+
+
+def _joined_twice(w: World) -> None:
+    second = next(s for s in w.states if s[5] == JOIN)
+    w.states.append([STATE, 0, len(w.states), *second[3:]])
+    w.history.append(w.states[-1][:14])
+
+
+def _handed_on_twice(w: World) -> None:
+    w.record(WORK, NEW, 2)
+
+
+def _joined_without_fork(w: World) -> None:
+    row = w.step(NEW, 4, JOIN, None, "failed")
+    w.states[-2][6] = w.history[-2][6] = "running"
+    w.letters.append([JOIN_DLQ, 0, 0, NEW, 4, row[12]])
+
+
+def _failed_join(w: World, *ends: str) -> None:
+    _all_came("fail", *ends)(w)
+    row = w.step(NEW, 2, JOIN, None, "failed")
+    w.letters.append([JOIN_DLQ, 0, 0, NEW, 2, row[12]])
+    w.joins[NEW][5:8] = ["failed", ends.count("done"), ends.count("failed")]
+
+
+def _redriven(w: World) -> None:
+    """The letter of its join, while a branch is still failed."""
+    _failed_join(w, "done", "failed")
+    w.record(JOIN, NEW, 2, Kind.REDRIVE)
+    row = w.step(NEW, 3, JOIN, JOIN, "waiting")
+    w.forks.append([*row[:6], WORK, 0, 2, row[12], 0])
+    w.joins[NEW][5:8] = ["open", None, None]
+
+
+def _mended(w: World) -> None:
+    """The letter of the branch, too."""
+    _redriven(w)
+    w.record(WORK, CHILD, 1, Kind.REDRIVE)
+    row = w.step(CHILD, 2, WORK, None, "done")
+    w.ended.append([*row[:7], NEW, 1, row[12], 0])
+    w.arrivals.append([JOIN, 0, 4, CHILD, NEW, 1, 2, "done", b"1", w.at_ms])
+    w.kept[1][2:4] = [2, "done"]
+    w.parts[JOIN]["head"] = 5
+
+
+def _not_reopened(w: World) -> None:
+    _failed_join(w, "done", "failed")
+    w.record(JOIN, NEW, 2, Kind.REDRIVE)
+
+
+def _set(n: int, value: object) -> Damage:
+    return _forked(lambda w: w.joins[NEW].__setitem__(n, value))
+
+
+def _set_of_nothing(ms: int) -> Damage:
+    return lambda w: w.joins.update({J: [J, 1, WORK, 0, 1, "open", None, None, ms]})
+
+
+def _unread_branch(w: World) -> None:
+    w.fork(NEW)
+    w.end(NEW, 1)
+    w.kept.clear()
+    w.parts[JOIN]["head"] = 1
+    w.arrivals[0][9] = NOW - 3 * HOUR
+
+
 #: Rule, whom it names, and the damage.
 FAULTS = [
+    ("branch_lost", CHILD, _not_started),
+    ("branch_lost", CHILD, _not_told),
+    ("branch_doubled", CHILD, _started_twice),
+    ("branch_doubled", CHILD, _forked(_told_twice)),
+    ("branch_orphan", CHILD, _told_otherwise),
+    ("branch_orphan", CHILD, _told_by_nobody),
+    ("branch_orphan", child(NEW, 2), _forked_by_nobody(NEW, 2)),
+    ("branch_orphan", child(J, 0), _forked_by_nobody(J, 0)),
+    ("hand_off_lost", NEW, _expects_nothing),
+    ("join_lost", NEW, _all_came("wait", "done", "done")),
+    ("join_lost", NEW, _all_came("errors", "done", "failed")),
+    ("join_lost", NEW, _all_came("fail", "failed")),
+    ("join_lost", NEW, _time_was_up),
+    ("join_lost", NEW, _mended),
+    ("record_lost", NEW, _not_reopened),
+    ("timer_missing", NEW, _no_deadline),
+    ("join_incomplete", NEW, _joined_early("wait", "done")),
+    ("join_incomplete", NEW, _joined_early("wait", "done", "failed")),
+    ("join_incomplete", NEW, _joined_early("errors", "failed")),
+    ("join_incomplete", NEW, lambda w: _failed_join(w, "done")),
+    ("join_doubled", NEW, _forked(_joined_again)),
+    ("join_doubled", NEW, _forked(_joined_twice)),
+    ("join_doubled", NEW, _forked(_handed_on_twice)),
+    ("join_without_fork", NEW, _forked(_joined_without_fork)),
+    ("join_differs", NEW, _forked(lambda w: w.joins.clear())),
+    ("join_differs", NEW, _set(3, 1)),
+    ("join_differs", NEW, _set(4, 3)),
+    ("join_differs", NEW, _set(5, "open")),
+    ("join_differs", NEW, _set(6, 1)),
+    ("join_differs", CHILD, _forked(lambda w: w.kept.pop(0))),
+    ("join_differs", CHILD, _forked(lambda w: w.kept[0].__setitem__(4, b"x"))),
+    ("join_differs", J, _set_of_nothing(NOW)),
+    ("stuck", NEW, _unread_branch),
     ("hand_off_lost", J, _drop_record(DONE)),
     ("hand_off_doubled", J, _copy_record),
     ("hand_off_without_cause", NEW, _strange_record),
@@ -212,8 +412,24 @@ def test_one_damage_raises_one_name(rule: str, whom: bytes | None, damage: Damag
     assert world.judged() == {(rule, whom)}
 
 
+def _ran_out_of_time(w: World) -> None:
+    _time_was_up(w)
+    w.expected[0][8] = "errors"
+    w.join(NEW)
+
+
 #: What looks odd and is well.
 WELL = {
+    "a fork that went the whole way": lambda w: w.forked(NEW),
+    "a fork of nothing": lambda w: [w.fork(NEW, 0), w.join(NEW)],
+    "a fork that waits": _all_came("wait", "done"),
+    "a fork that waits for a redrive": _all_came("wait", "done", "failed"),
+    "a join that failed": lambda w: _failed_join(w, "failed"),
+    "a join that was reopened and waits": _redriven,
+    "a join that was reopened and mended": lambda w: [_mended(w), w.join(NEW, 4)],
+    "a join with errors": _joined_early("errors", "failed", "done"),
+    "a join by its deadline": _ran_out_of_time,
+    "a set of a topic that was made again": _set_of_nothing(NOW - 2 * HOUR),
     "nothing at all": lambda _: None,
     "a failed job": lambda w: w.fail(NEW),
     "a redriven job": _after_failed(Kind.REDRIVE),
@@ -235,6 +451,68 @@ def test_what_only_looks_odd_raises_nothing(what: str) -> None:
     world = World()
     WELL[what](world)
     assert world.judged() == set()
+
+
+def test_a_child_older_than_retention_is_beyond_the_horizon_if_anything_was_removed() -> None:
+    for lost, topic in ((_not_started, WORK), (_not_told, JOIN)):
+        world = _old_world()
+        lost(world)
+        assert world.judged(stuck_ms=NOW) == {("branch_lost", CHILD)}
+        world.parts[topic]["start"] = world.parts[topic]["low"] = 1
+        world.records = [r for r in world.records if r[0] != topic or r[2]]
+        assert ("branch_lost", CHILD) not in world.judged(stuck_ms=NOW)
+        assert world.horizon["branches_gone"] == 1
+
+
+def test_a_join_topic_that_was_deleted_is_beyond_the_horizon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    world.forked(NEW)
+    monkeypatch.setitem(_ROLES, JOIN, ("run.join", "gone", "run", "join"))
+    world.records = [r for r in world.records if r[0] != JOIN]
+    world.parts.pop(JOIN)
+    for rows in (world.expected, world.arrivals, world.joins, world.kept):
+        rows.clear()
+    for row in (*world.states, *world.history):
+        row[7] = 0 if row[7] == JOIN else row[7]
+    assert world.judged() == set()
+    assert world.horizon["branches_gone"] == 2
+
+
+def test_an_old_child_whose_fork_is_gone_everywhere_raises_nothing() -> None:
+    world = _old_world()
+    _forked_by_nobody(J, 0)(world)
+    assert world.judged(stuck_ms=NOW) == set()
+
+
+def test_a_state_that_tells_of_too_many_children_is_judged_all_the_same() -> None:
+    world = World()
+    world.fork(NEW)
+    world.forks[0][8] = 2**31 - 1
+    lost = {who for rule, who in world.judged() if rule == "branch_lost"}
+    assert lost == {child(NEW, n) for n in range(2, 10_000)}
+
+
+def test_late_forks_and_ends_explain_and_owe_nothing() -> None:
+    for damage, table, column in (
+        (_not_started, "forks", 10),
+        (_not_told, "ended", 10),
+    ):
+        world = World()
+        damage(world)
+        assert world.judged() == {("branch_lost", CHILD)}
+        getattr(world, table)[-1][column] = 1
+        assert world.judged() == set()
+
+
+def test_a_join_by_a_branch_does_not_hide_that_a_step_is_missing() -> None:
+    world = World()
+    world.forked(NEW)
+    forking = next(s for s in world.states if s[3] == NEW)
+    world.states.remove(forking)
+    world.history.remove(forking[:14])
+    assert ("gap", NEW) in world.judged()
 
 
 def test_what_is_younger_than_stuck_after_is_in_flight() -> None:
@@ -314,11 +592,11 @@ def test_an_old_record_whose_writer_is_gone_everywhere_is_beyond_the_horizon() -
 
 def test_a_topic_that_was_deleted_is_beyond_the_horizon() -> None:
     world = World()
-    world.gone.append((9, "run.gone", "gone", "run", "gone", -1))
-    row = world.step(J, 3, WORK, 9)
-    row[5], row[7] = 9, 0
+    world.gone.append((19, "run.gone", "gone", "run", "gone", -1))
+    row = world.step(J, 3, WORK, 19)
+    row[5], row[7] = 19, 0
     world.history[-1] = row[:14]
-    world.rows[J][2] = 9
+    world.rows[J][2] = 19
     world.states[-1][6] = world.rows[J][3] = world.history[-1][6] = "running"
     assert world.judged() == {("step_after_end", J)}
     assert world.horizon == {"causes_gone": 1, "hand_offs_gone": 1}

@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 import orjson
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from schemas import headers as h
 from schemas.ids import is_job_id
 from schemas.state import JobState
 from streams.audit.states import quick_state, slow_state
-from streams.audit.wire import Kind, identify, pack, read_timer, unpack
+from streams.audit.wire import Kind, forked_by, identify, pack, read_timer, unpack
 from streams.runtime.delivery import Delivery
 from streams.runtime.tracker import Tracker
 from streams.state.fold import Rejected, StateRecord
@@ -74,6 +75,8 @@ _HEADERS = st.lists(
         st.tuples(st.just(h.FLOW), _FLOWS),
         st.tuples(st.just(h.REDRIVE), st.just(b"run.work.dlq/0/1")),
         st.tuples(st.just(h.KEYS_OF), st.sampled_from([ID.encode(), b"order\xff", b"", None])),
+        st.tuples(st.just(h.FORK), _NUMBERS),
+        st.tuples(st.just(h.CHILDREN), _NUMBERS),
         st.tuples(st.just(h.TRACEPARENT), st.just(b"00-x-y-01")),
         st.tuples(st.text(max_size=3), st.binary(max_size=3)),
     ),
@@ -100,8 +103,13 @@ def test_a_record_is_of_the_job_and_step_that_the_worker_takes_it_for(
         assert claim.kind is Kind.UNUSABLE
     elif worker.is_new_job:
         assert claim.kind is Kind.SUBMISSION
+    elif worker.claimable:
+        assert claim.kind is Kind.REDRIVE
+    elif worker.seq == 1:
+        assert claim.kind is Kind.BRANCH
+        assert forked_by(message) == worker.forked_at
     else:
-        assert claim.kind is (Kind.REDRIVE if worker.claimable else Kind.HAND_OFF)
+        assert claim.kind is Kind.HAND_OFF
 
 
 def test_a_returned_timer_is_told_from_a_hand_off() -> None:
@@ -173,6 +181,19 @@ _STATE = st.fixed_dictionaries(
         "parent": st.one_of(st.none(), _TEXT, st.just(3)),
         "worker": st.one_of(st.none(), _TEXT),
         "link": st.one_of(st.none(), _TEXT, st.just(1)),
+        "forkedAt": st.sampled_from([None, 1, "1", 1.0, True]),
+        "fork": st.one_of(
+            st.none(),
+            st.just({}),
+            st.fixed_dictionaries(
+                {
+                    "join": _TEXT,
+                    "first": st.sampled_from([0, 7, -1, "1", 2**31]),
+                    "expected": st.sampled_from([0, 50, -1, 1.0]),
+                },
+                optional={"digest": st.one_of(_TEXT, st.none())},
+            ),
+        ),
         "usage": st.one_of(st.none(), st.dictionaries(_TEXT, _JSON, max_size=2), st.just([])),
         "error": st.one_of(
             st.none(), st.fixed_dictionaries({"kind": _TEXT, "message": _TEXT}), st.just({})
@@ -215,10 +236,12 @@ def test_what_is_taken_apart_by_hand_is_what_the_fold_says(
     assert quick is None or quick == slow
 
 
-def test_the_usual_state_needs_no_second_reading() -> None:
+@pytest.mark.parametrize("job", [ID, f"{ID}/3/77"])
+def test_the_usual_state_needs_no_second_reading(job: str) -> None:
     state = JobState.model_validate(
         {
-            "traceId": ID,
+            "traceId": job,
+            "fork": {"join": "merge", "first": 3, "expected": 50, "digest": "ab"},
             "flow": "run",
             "stage": "work",
             "status": "failed",
@@ -240,9 +263,10 @@ def test_the_usual_state_needs_no_second_reading() -> None:
         }
     )
     value = state.model_dump_json(by_alias=True).encode()
-    quick = quick_state(ID.encode(), value)
+    quick = quick_state(job.encode(), value)
     assert quick is not None
+    assert quick.fork == ("merge", 3, 50)
     assert quick.consumed == (str(TOPIC_ID), 1, 9)
-    record = StateRecord("s", TOPIC_ID, 0, 0, 1, ID.encode(), value)
+    record = StateRecord("s", TOPIC_ID, 0, 0, 1, job.encode(), value)
     assert slow_state(record, value) == quick
     assert isinstance(slow_state(record, b"{}"), Rejected)
