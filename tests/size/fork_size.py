@@ -142,7 +142,7 @@ def check(rig: Rig, jobs: dict[str, Whole]) -> None:
     assert len(rig.target.effects) == wanted, (len(rig.target.effects), wanted)
     with audited(rig.settings) as verdict:
         print(verdict.line())
-        # assert verdict.clean, list(verdict.findings(limit=10))
+        assert verdict.clean, list(verdict.findings(limit=10))
 
 
 def projected(rig: Rig, stage: str) -> int:

@@ -73,7 +73,7 @@ async def test_results_are_those_of_the_children_that_succeeded_in_their_order()
         Branch(f"{TRACE_ID}/0", 0, result=Piece(n=5)),
         Branch(f"{TRACE_ID}/1", 1, error=FAILED),
         Branch(f"{TRACE_ID}/2", 2, result=Piece(n=3)),
-        Branch(f"{TRACE_ID}/3", 3),
+        Branch(f"{TRACE_ID}/3", 3, missing=True),
     ]
     assert [branch.missing for branch in await branches(results)] == [False, False, False, True]
 
