@@ -20,7 +20,6 @@ from streams.errors import BadSetup, BadWorld
 from streams.flow import Flow, Stage
 from streams.joins.book import Incoming, Turn
 from streams.joins.joined import JoinRef
-from streams.joins.rows import JoinRows
 from streams.joins.wire import read
 from streams.ledger.suspects import Suspect, SuspectCheck, Verdict
 from streams.outcome import Emit
@@ -53,13 +52,16 @@ def _no_handler(_model: object, _job: object) -> None:
 
 
 class JoinLoop:
-    """Belongs to the event loop. Nothing that a record says is raised: it is dead-lettered."""
+    """Belongs to the event loop. Nothing that a record says is raised: it is dead-lettered.
+
+    `apply` takes records into Postgres (`streams.joins.rows.JoinRows.apply`).
+    """
 
     def __init__(
         self,
         flow: Flow,
         *,
-        rows: JoinRows,
+        apply: Callable[[Sequence[Incoming]], Awaitable[list[Turn]]],
         writer: RecordWriter,
         gate: SuspectGate,
         check: SuspectCheck,
@@ -69,7 +71,7 @@ class JoinLoop:
     ) -> None:
         self._flow = flow.name.encode()
         self._targets = join_stage(flow).emits
-        self._rows, self._writer, self._gate, self._check = rows, writer, gate, check
+        self._take, self._writer, self._gate, self._check = apply, writer, gate, check
         self._commits, self._budget, self._fail = commits, budget, fail
         self._queue: deque[Delivery] = deque()
         self._working: Sequence[Delivery] = ()
@@ -117,7 +119,7 @@ class JoinLoop:
         if suspects:  # 2
             places = {_place(d) for d in await self._gate.screen(suspects)}
             incoming = [x for x in incoming if x.place not in places]
-        turns = await self._persist(lambda: self._rows.apply(incoming))  # 3
+        turns = await self._persist(lambda: self._take(incoming))  # 3
         if turns is None:
             return False
         by_place = {_place(d): d for d in batch}

@@ -15,6 +15,7 @@ import structlog
 from streams.config import Settings
 from streams.context import EffectRunner
 from streams.flow import Flow, Stage
+from streams.joins.book import Incoming, Turn
 from streams.joins.rows import JoinRows, Results
 from streams.kafka import TopicFacts
 from streams.ledger.suspects import SuspectCheck
@@ -29,6 +30,7 @@ from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
 from streams.runtime.records import RecordWriter
+from streams.runtime.side_loop import SideLoop
 from streams.runtime.stage_journal import StageJournal
 from streams.runtime.stage_loop import StageLoop
 from streams.runtime.suspects import SuspectGate
@@ -225,6 +227,15 @@ class JoinService(StageService):
         journal: Journal,
     ) -> None:
         super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal)
+        self._side = SideLoop(f"join {flow.name}", settings)
+
+    async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
+        await self._side.start()
+        await super().start(facts, put, fail)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._side.stop()
 
     def _make_loop(
         self,
@@ -237,10 +248,14 @@ class JoinService(StageService):
         journal: StageJournal,
         fail: Fail,
     ) -> Loop:
-        rows = JoinRows(self._pool, self._settings, self._flow.name, facts.topic_id)
+        rows = JoinRows(self._side.pool, self._settings, self._flow.name, facts.topic_id)
+
+        async def apply(batch: Sequence[Incoming]) -> list[Turn]:
+            return await self._side.run(rows.apply(batch))
+
         return JoinLoop(
             self._flow,
-            rows=rows,
+            apply=apply,
             writer=writer,
             gate=gate,
             check=check,
