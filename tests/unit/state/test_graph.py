@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 import agents
+from agents.digest import flow as digest_flow
 from streams import Context, Done, Emit, Flow, Fork, Joined, stage
 from streams.state.drawing import mermaid
 from streams.state.graph import (
@@ -240,10 +241,11 @@ def test_the_chart_dots_what_is_not_declared_and_survives_any_name() -> None:
     assert lines[-2] == "stage_ask --> at_done"
 
 
-def test_the_readme_shows_the_mail_flow_as_its_code_declares_it() -> None:
-    _, _, rest = README.read_text(encoding="utf-8").partition("<!-- flow:begin -->\n")
-    shown, end, _ = rest.partition("<!-- flow:end -->")
-    assert end, "README.md has no block between the flow markers"
-    graph = declared(agents.flow)
+@pytest.mark.parametrize(("mark", "flow"), [("flow", agents.flow), ("threads", digest_flow)])
+def test_the_readme_shows_a_flow_as_its_code_declares_it(mark: str, flow: Flow) -> None:
+    _, _, rest = README.read_text(encoding="utf-8").partition(f"<!-- {mark}:begin -->\n")
+    shown, end, _ = rest.partition(f"<!-- {mark}:end -->")
+    assert end, f"README.md has no block between the {mark} markers"
+    graph = declared(flow)
     wanted = f"```mermaid\n{mermaid(graph, graph.edges, {})}\n```"
     assert shown.strip() == wanted, "paste the output of: handoff flow --declared -o mermaid"
