@@ -126,10 +126,5 @@ def _stage_of(flow: Flow, letter: Letter) -> type[BaseModel]:
             f"The letter is of flow {letter.flow}, but --app names flow {flow.name}; name the app "
             "that declares its stage, so that the payload can be checked."
         )
-    if letter.stage == JOIN and flow.forks:
-        raise BadSetup(
-            f"The letter at {letter.place} is the {JOIN} agent's: what it reads is no payload of a "
-            f"job. See handoff join {letter.job}, then handoff dlq redrive {letter.job}."
-        )
     model: type[BaseModel] = flow.stage(letter.stage).input
     return model
