@@ -16,6 +16,8 @@ from streams.errors import BadRecord
 
 #: What one fork may have; a join streams them, a transaction holds them.
 MAX_BRANCHES: Final = 10_000
+#: Of all payloads of one fork together: they wait in memory for their transaction.
+MAX_FORK_BYTES: Final = 128 * 2**20
 
 #: What a join does about a branch that fails, or has not come when the time is up.
 OnMissing = Literal["wait", "fail", "errors"]
@@ -66,7 +68,8 @@ class Fork:
     `on_missing` tells what a branch that fails does: with "wait" the join waits until its dead
     letter is redriven, with "fail" the job fails at once, "errors" joins with the error in the
     result's place. Past `timeout` the job fails, or with "errors" is joined without what is
-    missing. Raises `BadRecord` for too many children.
+    missing. Raises `BadRecord` for too many children; more than 128 MiB of payloads in one fork are
+    a dead letter.
     """
 
     children: Sequence[BaseModel | Emit]

@@ -6,19 +6,22 @@ or not at all. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
+from pydantic import BaseModel
 
 from schemas import headers as h
-from schemas.ids import traceparent
+from schemas.ids import MAX_CHILDREN, MAX_DEPTH, traceparent
 from schemas.state import Status
+from streams.errors import BadRecord, BadSetup
+from streams.flow import Stage
 from streams.joins.wire import Expectation, deadline_headers, encode_expectation
-from streams.outcome import OnMissing
+from streams.outcome import MAX_FORK_BYTES, Emit, Fork, OnMissing
 from streams.runtime.delivery import Delivery, OutRecord, Target
-from streams.timers.record import Timer, encode
+from streams.timers.record import MAX_DUE_MS, Timer, encode
 
 _DIGEST_BYTES = 8
 
@@ -43,11 +46,8 @@ class Split(NamedTuple):
     children: tuple[Child, ...] = ()
     rule: OnMissing | None = None
     due_us: int | None = None
-
-    @property
-    def size(self) -> int:
-        """Bytes of all payloads: they stay in memory until the step is committed."""
-        return sum(len(child.data) for child in self.children)
+    #: Bytes of all payloads: they stay in memory until the step is committed.
+    size: int = 0
 
     def state(self) -> bytes:
         """The field `fork` of the step's state (`schemas.state.Forked`)."""
@@ -62,6 +62,54 @@ class Split(NamedTuple):
                 "digest": digest.hexdigest(),
             }
         )
+
+
+def split(
+    stage: Stage[Any, Any],
+    d: Delivery,
+    fork: Fork,
+    child: Callable[[BaseModel | Emit], Child],
+    finished_us: int,
+) -> Split:
+    """The fork that `d` at `stage` leads to; `child` makes each of its children.
+
+    Raises `BadSetup` for a join that the stage did not declare, `BadRecord` for one that is too
+    large, too deep, or has more children than a job may have.
+    """
+    if fork.join not in stage.joins:
+        declared = ", ".join(stage.joins) or "nothing"
+        raise BadSetup(
+            f"Stage {stage.name} forked job {d.job_id} to be joined by {fork.join}, but its "
+            f"`joins` declares {declared}."
+        )
+    if d.children + len(fork.children) > MAX_CHILDREN or d.key.count(b"/") >= MAX_DEPTH:
+        raise BadRecord(
+            f"Job {d.job_id} would have more than {MAX_CHILDREN:,} children, or be forked more "
+            f"than {MAX_DEPTH} times over."
+        )
+    children: list[Child] = []
+    size = 0
+    for each in fork.children:
+        children.append(child(each))
+        size += len(children[-1].data)
+        if size > MAX_FORK_BYTES:
+            raise BadRecord(
+                f"The first {len(children):,} of {len(fork.children):,} children of job "
+                f"{d.job_id} have more than {MAX_FORK_BYTES:,} bytes, the limit of one fork. "
+                "Hand them references, or fork into groups whose stage forks again."
+            )
+    due_us = None
+    if fork.timeout is not None:
+        due_us = finished_us + round(fork.timeout.total_seconds() * 1e6)
+    return Split(
+        fork.join,
+        d.children,
+        len(children),
+        tuple(children),
+        fork.on_missing,
+        None if due_us is None else min(due_us, MAX_DUE_MS * 1000),
+        size,
+    )
 
 
 class ForkWriter:

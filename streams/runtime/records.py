@@ -16,14 +16,14 @@ import orjson
 from pydantic import BaseModel
 
 from schemas import headers as h
-from schemas.ids import MAX_CHILDREN, MAX_DEPTH, parent_of, traceparent_of_key
+from schemas.ids import parent_of, traceparent_of_key
 from schemas.state import JOIN, VERSION, JobError, Status
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow, Stage
 from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
 from streams.runtime.delivery import Delivery, OutRecord, Result, Target
-from streams.runtime.forks import Child, ForkWriter, Split
+from streams.runtime.forks import Child, ForkWriter, Split, split
 from streams.timers.record import MAX_DUE_MS, Timer, encode, returned_headers
 
 _ERROR_CHARS = 2_000
@@ -143,25 +143,9 @@ class RecordWriter:
         d.result = _result((target.status, data, finished_us, target, ce_type, None, None, None))
 
     def _fork(self, d: Delivery, fork: Fork, finished_us: int) -> None:
-        stage = self._stage
-        if fork.join not in stage.joins:
-            declared = ", ".join(stage.joins) or "nothing"
-            raise BadSetup(
-                f"Stage {stage.name} forked job {d.job_id} to be joined by {fork.join}, but its "
-                f"`joins` declares {declared}."
-            )
-        if d.children + len(fork.children) > MAX_CHILDREN or d.key.count(b"/") >= MAX_DEPTH:
-            raise BadRecord(
-                f"Job {d.job_id} would have more than {MAX_CHILDREN:,} children, or be forked more "
-                f"than {MAX_DEPTH} times over."
-            )
-        children = tuple(self._child(d, each) for each in fork.children)
-        due_us = None
-        if fork.timeout is not None:
-            due_us = min(finished_us + round(fork.timeout.total_seconds() * 1e6), MAX_DUE_MS * 1000)
-        split = Split(fork.join, d.children, len(children), children, fork.on_missing, due_us)
-        d.weight, d.held_bytes = 2 + len(children), split.size
-        d.result = Result(Status.WAITING, None, finished_us, split=split)
+        made = split(self._stage, d, fork, partial(self._child, d), finished_us)
+        d.weight, d.held_bytes = 2 + made.expected, made.size
+        d.result = Result(Status.WAITING, None, finished_us, split=made)
 
     def _child(self, d: Delivery, child: BaseModel | Emit) -> Child:
         if isinstance(child, Emit):
