@@ -31,8 +31,9 @@ from streams.ledger.prune import Pruner
 from streams.postgres import open_pool
 from streams.runtime.health import Vitals
 from streams.runtime.health_server import HealthServer
+from streams.runtime.join_service import JoinService
 from streams.runtime.journal import Journal
-from streams.runtime.services import AgentService, JoinService, StageService
+from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
 from streams.runtime.telemetry import Doubts, lag
 from streams.runtime.timer_service import TimerService

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
@@ -15,8 +16,7 @@ import structlog
 from streams.config import Settings
 from streams.context import EffectRunner
 from streams.flow import Flow, Stage
-from streams.joins.book import Incoming, Turn
-from streams.joins.rows import JoinRows, Results
+from streams.joins.rows import Results
 from streams.kafka import TopicFacts
 from streams.ledger.suspects import SuspectCheck
 from streams.postgres import Pool
@@ -25,12 +25,10 @@ from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.health import AgentFacts
-from streams.runtime.join_loop import JoinLoop, join_stage
 from streams.runtime.journal import Journal
 from streams.runtime.ownership import Ownership
 from streams.runtime.puller import Puller
 from streams.runtime.records import RecordWriter
-from streams.runtime.side_loop import SideLoop
 from streams.runtime.stage_journal import StageJournal
 from streams.runtime.stage_loop import StageLoop
 from streams.runtime.suspects import SuspectGate
@@ -88,6 +86,20 @@ class Loop(Protocol):
     async def stop(self, grace_s: float) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """What a loop is made of, beside its stage."""
+
+    facts: TopicFacts
+    writer: RecordWriter
+    gate: SuspectGate
+    check: SuspectCheck
+    commits: GroupCommit
+    budget: Budget
+    journal: StageJournal
+    fail: Fail
+
+
 class StageService:
     """One stage in one worker."""
 
@@ -140,7 +152,9 @@ class StageService:
         )
         check = SuspectCheck(self._pool, settings, self._flow.name, self._stage.name)
         gate = SuspectGate(settings, group, check)
-        loop = self._make_loop(facts, writer, gate, check, commits, budget, journal, fail)
+        loop = self._make_loop(
+            LoopParts(facts, writer, gate, check, commits, budget, journal, fail)
+        )
         self._loop, self._commits = loop, commits
 
         def ended(trackers: Sequence[Tracker]) -> None:
@@ -161,27 +175,17 @@ class StageService:
         await asyncio.to_thread(commits.start)
         self._puller.start()
 
-    def _make_loop(
-        self,
-        facts: TopicFacts,
-        writer: RecordWriter,
-        gate: SuspectGate,
-        check: SuspectCheck,
-        commits: GroupCommit,
-        budget: Budget,
-        journal: StageJournal,
-        fail: Fail,
-    ) -> Loop:
+    def _make_loop(self, parts: LoopParts) -> Loop:
         return StageLoop(
             self._flow,
             self._stage,
             self._settings,
-            writer=writer,
-            gate=gate,
+            writer=parts.writer,
+            gate=parts.gate,
             effects=self._effects,
-            commits=commits,
-            budget=budget,
-            journal=journal,
+            commits=parts.commits,
+            budget=parts.budget,
+            journal=parts.journal,
             branches=Results(self._pool, self._settings),
         )
 
@@ -212,54 +216,3 @@ class StageService:
             log.warning("commit_unfinished", stage=self.name, timeout_s=timeout_s)
         left_s = max(_CLOSE_S, started_at + timeout_s - time.monotonic())
         await asyncio.to_thread(self._puller.stop, left_s)
-
-
-class JoinService(StageService):
-    """The join agent of a flow that forks: a stage without a handler."""
-
-    def __init__(
-        self,
-        flow: Flow,
-        settings: Settings,
-        worker: str,
-        pool: Pool,
-        effects: EffectRunner,
-        journal: Journal,
-    ) -> None:
-        super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal)
-        self._side = SideLoop(f"join {flow.name}", settings)
-
-    async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
-        await self._side.start()
-        await super().start(facts, put, fail)
-
-    async def stop(self) -> None:
-        await super().stop()
-        await self._side.stop()
-
-    def _make_loop(
-        self,
-        facts: TopicFacts,
-        writer: RecordWriter,
-        gate: SuspectGate,
-        check: SuspectCheck,
-        commits: GroupCommit,
-        budget: Budget,
-        journal: StageJournal,
-        fail: Fail,
-    ) -> Loop:
-        rows = JoinRows(self._side.pool, self._settings, self._flow.name, facts.topic_id)
-
-        async def apply(batch: Sequence[Incoming]) -> list[Turn]:
-            return await self._side.run(rows.apply(batch))
-
-        return JoinLoop(
-            self._flow,
-            apply=apply,
-            writer=writer,
-            gate=gate,
-            check=check,
-            commits=commits,
-            budget=budget,
-            fail=fail,
-        )

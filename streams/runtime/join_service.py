@@ -1,0 +1,59 @@
+"""The join agent's part of a worker: a stage without a handler (decision 15)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from streams.config import Settings
+from streams.context import EffectRunner
+from streams.flow import Flow
+from streams.joins.book import Incoming, Turn
+from streams.joins.rows import JoinRows
+from streams.kafka import TopicFacts
+from streams.postgres import Pool
+from streams.runtime.join_loop import JoinLoop, join_stage
+from streams.runtime.journal import Journal
+from streams.runtime.services import Fail, Loop, LoopParts, Put, StageService
+from streams.runtime.side_loop import SideLoop
+
+
+class JoinService(StageService):
+    """The join agent of a flow that forks: a stage without a handler."""
+
+    def __init__(
+        self,
+        flow: Flow,
+        settings: Settings,
+        worker: str,
+        pool: Pool,
+        effects: EffectRunner,
+        journal: Journal,
+    ) -> None:
+        super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal)
+        self._side = SideLoop(f"join {flow.name}", settings)
+
+    async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
+        await self._side.start()
+        await super().start(facts, put, fail)
+
+    async def stop(self) -> None:
+        await super().stop()
+        await self._side.stop()
+
+    def _make_loop(self, parts: LoopParts) -> Loop:
+        topic_id = parts.facts.topic_id
+        rows = JoinRows(self._side.pool, self._settings, self._flow.name, topic_id)
+
+        async def apply(batch: Sequence[Incoming]) -> list[Turn]:
+            return await self._side.run(rows.apply(batch))
+
+        return JoinLoop(
+            self._flow,
+            apply=apply,
+            writer=parts.writer,
+            gate=parts.gate,
+            check=parts.check,
+            commits=parts.commits,
+            budget=parts.budget,
+            fail=parts.fail,
+        )
