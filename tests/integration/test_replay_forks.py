@@ -275,11 +275,13 @@ FORKING = "tests.support.forking:flow"
 
 
 def test_forks_within_forks_are_followed_all_the_way_down(forks: Rig, tmp_path: Path) -> None:
-    forks.worker(app=FORKING)
+    worker = forks.worker(app=FORKING)
     (job,) = forks.submit([Whole(n=0, parts=2, depth=2, effect=True)])
     forks.wait_results(1)
     forks.wait_drained(*forking.flow.inputs)
     project(forks)
+    # One that lives says so in a table.
+    assert worker.stop() == 0
     before = standing(forks)
     found = replay(Command(forks.settings, tmp_path), "--trace", job, app=FORKING)
     assert found["all_same"], found["groups"]
@@ -304,12 +306,14 @@ def test_a_branch_that_came_too_late_is_missing_in_a_replay_and_a_rerun_too(
     project(forks)
     late = forks.sql("SELECT branch, late FROM join_arrivals ORDER BY branch")
     assert [(row["branch"], row["late"]) for row in late] == [(0, False), (1, True), (2, False)]
+    assert worker.stop() == 0
     before = standing(forks)
     found = replay(handoff, "--topic", "forking.gather", app=FORKING)
     assert found["all_same"], found["groups"]
     assert standing(forks) == before
     args = ("jobs", "rerun", job, "--from", "gather", "--effects", "same", "--app", FORKING)
     ran(handoff(*args))
+    worker = forks.worker(app=FORKING)
     forks.wait_results(2)
     assert worker.stop() == 0
     first, second = (Sum.model_validate_json(r.value or b"") for r in forks.records("done"))
