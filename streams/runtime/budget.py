@@ -25,6 +25,8 @@ class Budget:
         self._changed = Condition()
         self.records = 0
         self.bytes = 0
+        #: Those that hold more than their record.
+        self._holding: set[Delivery] = set()
 
     def room(self) -> int:
         """How many records may be taken now; 0 when either bound is reached."""
@@ -40,10 +42,15 @@ class Budget:
         """`d` has come to hold `held_bytes` beside its record, until it is released."""
         with self._changed:
             self.bytes += d.held_bytes
+            self._holding.add(d)
 
     def release(self, deliveries: Sequence[Delivery]) -> None:
         size = _bytes(deliveries)
         with self._changed:
+            if self._holding:
+                let_go = self._holding.intersection(deliveries)
+                self._holding -= let_go
+                size += sum(d.held_bytes for d in let_go)
             self.records -= len(deliveries)
             self.bytes -= size
             self._changed.notify_all()
@@ -55,4 +62,4 @@ class Budget:
 
 
 def _bytes(deliveries: Sequence[Delivery]) -> int:
-    return sum(len(d.message) + d.held_bytes for d in deliveries)
+    return sum(len(d.message) for d in deliveries)

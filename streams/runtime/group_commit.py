@@ -9,6 +9,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from operator import attrgetter
 from threading import Condition, Thread
 
 import structlog
@@ -24,6 +25,8 @@ from streams.runtime.tracker import Tracker
 from streams.runtime.transaction import GivenUp, Transactor, Verdict
 
 log = structlog.get_logger(__name__)
+
+_weight = attrgetter("weight")
 
 _PAUSE_S = 0.2
 #: With so many records in work, commits are let grow for so long.
@@ -185,12 +188,15 @@ class GroupCommit:
     def _fitting(self, limit: int) -> int:
         """How many of `_ready` one transaction takes: forks count by their children, one always
         fits."""
+        ready = self._ready[:limit]
+        if sum(map(_weight, ready)) <= limit:
+            return len(ready)
         weight = 0
-        for n, d in enumerate(self._ready[:limit]):
+        for n, d in enumerate(ready):
             weight += d.weight
             if weight > limit and n:
                 return n
-        return min(limit, len(self._ready))
+        return len(ready)
 
     def _gather(self) -> None:
         """Under backlog let a commit grow: each costs the broker the same, however much it holds.

@@ -195,10 +195,9 @@ class RecordWriter:
         result = d.result
         if result is None:
             return ()
-        found = self._own_records(d, result)
         if b"/" in d.key and result.status.terminal:
-            return (*found, self._arrival(d, result))
-        return found
+            return (*self._own_records(d, result), self._arrival(d, result))
+        return self._own_records(d, result)
 
     def _own_records(self, d: Delivery, result: Result) -> tuple[OutRecord, ...]:
         if result.target is not None:

@@ -4,25 +4,33 @@
 
 Two stages: `light` does next to nothing, so the machinery is what costs; `slow` awaits a second in
 an effect, which a replay answers from the ledger. Each runs live in a worker of its own from a full
-topic, then is replayed by the command in one process. Prints both rates and their ratio; a quiet
-machine is needed for figures that mean something. Needs KAFKA_BOOTSTRAP_SERVERS and DATABASE_URL.
+topic, then is replayed by the command in one process. Prints both rates and their ratio.
+`--mails N` does the same with N real mails and `classify`, and compares CPU seconds for each record
+(what start and preparation cost, taken off), which is the rate per core. A quiet machine is needed
+for figures that mean something. Needs KAFKA_BOOTSTRAP_SERVERS and DATABASE_URL.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from pydantic import BaseModel
 
+import agents
+from schemas import headers as h
 from streams import Context, Flow, stage
 from streams.config import Settings, load_settings
 from streams.kafka import admin_client, delete_topics, topic_names
@@ -33,6 +41,7 @@ from tests.support.worker import environment
 
 APP = "tests.size.replay_rate:flow"
 FLOW = "rate"
+MAILS = Path(__file__).parents[2] / "infra" / "demo" / "mail.jsonl.gz"
 
 
 class Item(BaseModel):
@@ -62,16 +71,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--slow", type=int, default=640)
+    parser.add_argument("--mails", type=int, default=0)
     arguments = parser.parse_args()
+    if arguments.mails:
+        with rigged(agents.flow) as rig:
+            compare_per_core(rig, arguments.mails)
+        return
+    with rigged(flow) as rig:
+        compare(rig, "light", range(arguments.jobs))
+        first = arguments.jobs
+        compare(rig, "slow", range(first, first + arguments.slow))
+
+
+@contextmanager
+def rigged(its_flow: Flow) -> Iterator[Rig]:
     name = f"rate_{uuid4().hex[:8]}"
     settings = with_database(load_settings(prefix=f"{name}."), name)
     create_database(settings)
     try:
         migrate(settings)
-        with tempfile.TemporaryDirectory() as folder, Rig(settings, Path(folder), flow) as rig:
-            compare(rig, "light", range(arguments.jobs))
-            first = arguments.jobs
-            compare(rig, "slow", range(first, first + arguments.slow))
+        with tempfile.TemporaryDirectory() as folder, Rig(settings, Path(folder), its_flow) as rig:
+            yield rig
     finally:
         drop_database(settings)
         with admin_client(settings) as admin:
@@ -98,6 +118,52 @@ def compare(rig: Rig, name: str, numbers: range) -> None:
     )
     live, replayed = len(items) / float(row["s"]), rate(rig.settings, name, len(items))
     print(f"{name}: live {live:,.0f}/s, replay {replayed:,.0f}/s, ratio {replayed / live:.2f}")
+
+
+def compare_per_core(rig: Rig, mails: int) -> None:
+    """`classify` on real mails: CPU seconds for each, live and replayed."""
+    with gzip.open(MAILS, "rb") as lines:
+        sample = [line.strip() for line in lines]
+    for n in range(mails):
+        hop = [(h.HOP, b"1;1700000000000000;mail")]
+        rig.put("classify", job_id(n).encode(), sample[n % len(sample)], hop)
+    before = cpu_of_children()
+    rig.flush()
+    worker = rig.worker("classify", app="agents:flow")
+    rig.wait(lambda: len(rig.records("enrich")) >= mails, "all are classified")
+    worker.stop()
+    live = cpu_of_children() - before
+    projector = rig.worker("projector", app="agents:flow")
+    rig.wait(lambda: _projected(rig) == mails, "all is projected")
+    projector.stop()
+    started, _ = _replay(rig.settings, "agents:flow", "--trace", job_id(0))
+    spent, found = _replay(rig.settings, "agents:flow", "--topic", "mail.classify")
+    assert found["counts"]["same"] == mails, found["groups"]
+    # A worker starts much as the command does.
+    each, again = (1e6 * (s - started) / mails for s in (live, spent))
+    print(f"classify: live {each:.0f} us of CPU, replayed {again:.0f} us, ratio {each / again:.2f}")
+
+
+def _projected(rig: Rig) -> int:
+    return int(rig.sql("SELECT count(*) AS n FROM job_history")[0]["n"])
+
+
+def _replay(settings: Settings, app: str, *chosen: str) -> tuple[float, Any]:
+    """CPU seconds of the command, and its report."""
+    before = cpu_of_children()
+    done = subprocess.run(
+        [sys.executable, "-m", "streams.cli", "replay", "--app", app, "-o", "json", *chosen],
+        env=environment(settings),
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    return cpu_of_children() - before, json.loads(done.stdout)
+
+
+def cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def rate(settings: Settings, name: str, records: int) -> float:
