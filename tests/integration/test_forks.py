@@ -16,6 +16,7 @@ from schemas import headers as h
 from schemas.state import Status
 from streams.config import Settings
 from streams.deadletter import redrive
+from streams.kafka.partitioner import partition_of
 from tests.support.forking import MENDED, Sum, Whole, flow
 from tests.support.judge import assert_no_step_twice, doubles
 from tests.support.rig import Rig, job_id
@@ -185,6 +186,23 @@ def test_what_is_no_record_of_a_join_is_a_dead_letter(rig: Rig) -> None:
     assert sum("no job id" in t for t in told) == 1
     assert sum(h.ARRIVAL in t for t in told) == 1
     assert sum("no expectation" in t for t in told) == 1
+
+
+def test_a_hot_join_does_not_hold_up_others_of_its_partition(rig: Rig) -> None:
+    """2,000 branches come in while 20 small joins of the same partition are done."""
+    rig.worker(app=APP)
+    hot, ids = job_id(0), [job_id(n) for n in range(1, 400)]
+    rig.submit([Whole(n=0, parts=2_000, lost=(0,), wait_ms=5)])
+    rig.wait(lambda: rig.records("join"), "the hot join is expected")
+    partition = rig.records("join")[0].partition
+    beside = [i for i in ids if partition_of(i.encode(), rig.settings.partitions) == partition][:20]
+    rig.submit([Whole(n=n, parts=3) for n in range(1, 21)], beside)
+    rig.wait_results(20)
+    assert set(sums(rig)) == set(beside)
+    assert {r.partition for r in rig.records("join") if r.job in beside} == {partition}
+    rig.target.open("lost")
+    rig.wait_results(21)
+    assert len(sums(rig)[hot].pieces) == 2_000
 
 
 def test_killed_again_and_again(rig: Rig) -> None:
