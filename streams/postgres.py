@@ -69,6 +69,12 @@ def array_literal(texts: Iterable[str]) -> str:
     return "{" + ",".join(f'"{text}"' for text in quoted) + "}"
 
 
+def plain_array(texts: Iterable[str]) -> str:
+    """The same, made by joining, of what an array literal need not quote: ids, numbers, names of
+    ours, NULL. A psycopg list costs ten times as much in Python."""
+    return "{" + ",".join(texts) + "}"
+
+
 def place(database_url: str) -> str:
     """Host, port and name of a database, for messages: never its password."""
     info = conninfo_to_dict(database_url)

@@ -175,7 +175,8 @@ class Book:
             else:
                 self._joins[join.parent].append(join)
         self._early: defaultdict[str, list[tuple[int, Status]]] = defaultdict(list)
-        self._kept: dict[tuple[str, int], Late] = {}
+        #: By parent and branch.
+        self._kept: defaultdict[str, dict[int, Late]] = defaultdict(dict)
 
     def early(self, parent: str, branch: int, status: Status) -> None:
         """A branch that came, in an earlier batch, before its fork's expectation."""
@@ -184,13 +185,13 @@ class Book:
     def write(self, incoming: Incoming) -> None:
         """Take one record, in the order of offsets."""
         parent, place, record = incoming
-        joins = self._joins.get(parent, [])
+        joins = self._joins[parent]
         match record:
             case Arrival():
                 self._arrive(parent, place, record)
             case Expected(seq=seq):
                 self._open(parent, seq)
-                for join in self._joins.get(parent, ()):
+                for join in joins:
                     if join.seq == seq:
                         join.settle(place)
             case Deadline(seq=seq):
@@ -209,29 +210,29 @@ class Book:
         for branch, status in self._early.get(parent, ()):
             if join.holds(branch):
                 join.take(branch, status)
-        for kept in self._kept.values():
-            if kept.parent == parent and join.holds(kept.arrival.number):
-                join.take(kept.arrival.number, kept.arrival.status)
-        join.changed = True
+        for branch, kept in self._kept[parent].items():
+            if join.holds(branch):
+                join.take(branch, kept.arrival.status)
         self._joins[parent].append(join)
 
     def _arrive(self, parent: str, place: Place, arrival: Arrival) -> None:
         late = False
-        for join in self._joins.get(parent, ()):
+        for join in self._joins[parent]:
             if join.holds(arrival.number):
                 late = join.status == "joined"
                 if not late:
                     join.take(arrival.number, arrival.status)
                     join.settle(place)
-        known = self._kept.get((parent, arrival.number))
+        kept = self._kept[parent]
+        known = kept.get(arrival.number)
         # A branch that comes twice in a batch: its later step counts, unless it is too late.
         if known is None or (arrival.seq > known.arrival.seq and not late):
-            self._kept[parent, arrival.number] = Late(parent, arrival, late)
+            kept[arrival.number] = Late(parent, arrival, late)
 
     @property
     def arrivals(self) -> list[Late]:
         """What is to be kept, each branch once."""
-        return list(self._kept.values())
+        return [late for kept in self._kept.values() for late in kept.values()]
 
     @property
     def changed(self) -> list[Join]:

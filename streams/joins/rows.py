@@ -16,7 +16,7 @@ from streams.crashpoints import reach
 from streams.joins.book import Book, Incoming, Join, Late, Place, Turn
 from streams.joins.joined import BranchRow, JoinRef
 from streams.joins.wire import Expected
-from streams.postgres import Conn, Pool, load_queries, pooled
+from streams.postgres import Conn, Pool, load_queries, plain_array, pooled
 
 _SQL: Final = {name: text.encode() for name, text in load_queries("streams.joins").items()}
 _ARRIVAL_TYPES: Final = ("text", "int4", "text", "int4", "bytea", "bool")
@@ -66,7 +66,7 @@ class JoinRows:
 
     async def _lock(self, conn: Conn, batch: Sequence[Incoming]) -> list[Join]:
         """The joins of all jobs that the batch is about; nobody else changes them meanwhile."""
-        values = {"parents": _array(sorted({x.parent for x in batch}))}
+        values = {"parents": plain_array(sorted({x.parent for x in batch}))}
         cursor = await conn.execute(_SQL["lock"], values, prepare=True)
         return [self._join(row) for row in await cursor.fetchall()]
 
@@ -100,14 +100,14 @@ class JoinRows:
             return
         values = {
             "topic_id": self._topic_id,
-            "parents": _array(j.parent for j in joins),
-            "seqs": _array(str(j.seq) for j in joins),
-            "rules": _array(j.rule for j in joins),
-            "has_deadline": _array("t" if j.has_deadline else "f" for j in joins),
-            "steps": _array(str(j.step) for j in joins),
-            "statuses": _array(j.status for j in joins),
-            "done_sets": _array(_hex(j.done) for j in joins),
-            "failed_sets": _array(_hex(j.failed) for j in joins),
+            "parents": plain_array(j.parent for j in joins),
+            "seqs": plain_array(str(j.seq) for j in joins),
+            "rules": plain_array(j.rule for j in joins),
+            "has_deadline": plain_array("t" if j.has_deadline else "f" for j in joins),
+            "steps": plain_array(str(j.step) for j in joins),
+            "statuses": plain_array(j.status for j in joins),
+            "done_sets": plain_array(_hex(j.done) for j in joins),
+            "failed_sets": plain_array(_hex(j.failed) for j in joins),
             "reasons": [j.reason for j in joins],
             **_places("closed", (j.closed for j in joins)),
             **_places("reopened", (j.reopened for j in joins)),
@@ -118,7 +118,7 @@ class JoinRows:
 async def _early(conn: Conn, parents: Collection[str]) -> Sequence[Mapping[str, Any]]:
     if not parents:
         return ()
-    values = {"parents": _array(sorted(parents))}
+    values = {"parents": plain_array(sorted(parents))}
     return await (await conn.execute(_SQL["early"], values, prepare=True)).fetchall()
 
 
@@ -180,16 +180,11 @@ def _columns(expected: Sequence[Incoming]) -> dict[str, Any]:
 def _places(what: str, places: Iterable[Place | None]) -> dict[str, str]:
     pairs = [("NULL", "NULL") if p is None else (str(p[0]), str(p[1])) for p in places]
     return {
-        f"{what}_partitions": _array(partition for partition, _ in pairs),
-        f"{what}_offsets": _array(offset for _, offset in pairs),
+        f"{what}_partitions": plain_array(partition for partition, _ in pairs),
+        f"{what}_offsets": plain_array(offset for _, offset in pairs),
     }
 
 
 def _hex(bits: int) -> str:
     # An empty text would have to be quoted.
     return bits.to_bytes(bits.bit_length() // 8 + 1).hex()
-
-
-def _array(items: Iterable[str]) -> str:
-    # Ids, names of ours, numbers: nothing that an array literal would have to quote.
-    return "{" + ",".join(items) + "}"

@@ -21,7 +21,7 @@ from streams.timers.record import AnyHeaders, returned_headers
 
 _MAX_SEQ: Final = 2**31 - 2
 _ENDS: Final = {status.value.encode(): status for status in Status if status.terminal}
-_DIGITS: Final = 10
+_MAX_DIGITS: Final = 16
 
 
 class Expectation(BaseModel):
@@ -136,7 +136,7 @@ def _arrival(raw: bytes, value: bytes) -> Arrival | str:
 
 
 def _number(raw: bytes | None, most: int) -> int | None:
-    if raw is None or not raw.isdigit() or len(raw) > _DIGITS + 6:
+    if raw is None or not raw.isdigit() or len(raw) > _MAX_DIGITS:
         return None
     number = int(raw)
     return number if number <= most else None

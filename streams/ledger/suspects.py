@@ -14,7 +14,7 @@ from uuid import UUID
 
 from streams.config import Settings
 from streams.crashpoints import reach
-from streams.postgres import Conn, Pool, load_queries, pooled
+from streams.postgres import Conn, Pool, load_queries, plain_array, pooled
 
 _SQL: Final = {name: text.encode() for name, text in load_queries("streams.ledger").items()}
 
@@ -82,8 +82,8 @@ class SuspectCheck:
     ) -> list[int]:
         values = {
             **self._where,
-            "trace_ids": _array([suspects[n].trace_id for n in checked]),
-            "seqs": _array([str(suspects[n].seq) for n in checked]),
+            "trace_ids": plain_array([suspects[n].trace_id for n in checked]),
+            "seqs": plain_array([str(suspects[n].seq) for n in checked]),
         }
         cursor = await conn.execute(_SQL["finished_steps"], values, prepare=True)
         return [checked[row["n"] - 1] for row in await cursor.fetchall()]
@@ -95,9 +95,9 @@ class SuspectCheck:
             **self._where,
             "seq": members[0].seq,
             "topic_id": members[0].topic_id,
-            "trace_ids": _array([s.trace_id for s in members]),
-            "partitions": _array([str(s.partition) for s in members]),
-            "offsets": _array([str(s.offset) for s in members]),
+            "trace_ids": plain_array([s.trace_id for s in members]),
+            "partitions": plain_array([str(s.partition) for s in members]),
+            "offsets": plain_array([str(s.offset) for s in members]),
         }
         cursor = await conn.execute(_SQL["claim_steps"], values, prepare=True)
         reach("suspect.claimed")
@@ -134,8 +134,3 @@ def _claim_groups(suspects: Sequence[Suspect], verdicts: Sequence[Verdict]) -> l
         if each.claim and verdicts[n] is Verdict.RUN:
             groups[each.seq, each.topic_id].append(n)
     return [groups[k] for k in sorted(groups)]
-
-
-def _array(items: list[str]) -> str:
-    # Job ids and numbers: nothing that an array literal would have to quote.
-    return "{" + ",".join(items) + "}"

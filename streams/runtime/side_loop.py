@@ -32,10 +32,7 @@ class SideLoop:
     async def start(self) -> None:
         """Start the thread; connections are made when they are first needed."""
         self._thread.start()
-        await self.run(self._open())
-
-    async def _open(self) -> None:
-        await self.pool.open()
+        await self.run(self.pool.open())
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work`, which may use `pool`, returns or raises."""

@@ -16,20 +16,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from uuid import uuid4
+from collections.abc import Sequence
 
 from streams.audit import audited
 from streams.client import Client
-from streams.config import load_settings
-from streams.kafka import admin_client, delete_topics, topic_names
-from streams.postgres import create_database, drop_database, with_database
-from streams.state.migrate import migrate
 from tests.support.forking import Part, Sum, Whole, flow
+from tests.support.installation import rigged
 from tests.support.rig import Rig, job_id
 from tests.support.worker import Worker
 
@@ -84,7 +77,7 @@ def measure_joins(joins: int, branches: int) -> None:
 
 def independent(jobs: int, wait_ms: float) -> float:
     """Seconds for so many jobs through the children's stage."""
-    with rigged() as rig:
+    with rigged(flow) as rig:
         ready(rig)
         items = [(job_id(n), _item(n, wait_ms)) for n in range(jobs)]
         submit(rig, items, "part")
@@ -115,7 +108,7 @@ def submit(rig: Rig, items: Sequence[tuple[str, bytes]], stage: str) -> None:
 
 def forks(wholes: list[Whole], kills: int) -> float:
     """Seconds until all are joined; fails unless each is joined once, whole, and in order."""
-    with rigged() as rig:
+    with rigged(flow) as rig:
         workers = ready(rig)
         ids = rig.submit(wholes)
         branches = sum(w.parts for w in wholes)
@@ -168,22 +161,6 @@ def seconds(rig: Rig, stage: str, jobs: int) -> float:
         assert time.monotonic() < deadline, f"{projected(rig, stage)} of {jobs} at {stage}"
         time.sleep(_LOOK_EVERY_S)
     return float(rig.sql(_TIMES)[0]["s"])
-
-
-@contextmanager
-def rigged() -> Iterator[Rig]:
-    name = f"forks_{uuid4().hex[:8]}"
-    settings = with_database(load_settings(prefix=f"{name}."), name)
-    create_database(settings)
-    try:
-        migrate(settings)
-        with tempfile.TemporaryDirectory() as folder, Rig(settings, Path(folder), flow) as rig:
-            yield rig
-    finally:
-        drop_database(settings)
-        with admin_client(settings) as admin:
-            ours = [t for t in topic_names(settings, admin) if t.startswith(settings.prefix)]
-            delete_topics(settings, admin, ours)
 
 
 if __name__ == "__main__":

@@ -20,22 +20,16 @@ import os
 import resource
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from pydantic import BaseModel
 
 import agents
 from schemas import headers as h
 from streams import Context, Flow, stage
-from streams.config import Settings, load_settings
-from streams.kafka import admin_client, delete_topics, topic_names
-from streams.postgres import create_database, drop_database, with_database
-from streams.state.migrate import migrate
+from streams.config import Settings
+from tests.support.installation import rigged
 from tests.support.rig import Rig, job_id
 from tests.support.worker import environment
 
@@ -81,22 +75,6 @@ def main() -> None:
         compare(rig, "light", range(arguments.jobs))
         first = arguments.jobs
         compare(rig, "slow", range(first, first + arguments.slow))
-
-
-@contextmanager
-def rigged(its_flow: Flow) -> Iterator[Rig]:
-    name = f"rate_{uuid4().hex[:8]}"
-    settings = with_database(load_settings(prefix=f"{name}."), name)
-    create_database(settings)
-    try:
-        migrate(settings)
-        with tempfile.TemporaryDirectory() as folder, Rig(settings, Path(folder), its_flow) as rig:
-            yield rig
-    finally:
-        drop_database(settings)
-        with admin_client(settings) as admin:
-            ours = [t for t in topic_names(settings, admin) if t.startswith(settings.prefix)]
-            delete_topics(settings, admin, ours)
 
 
 def compare(rig: Rig, name: str, numbers: range) -> None:

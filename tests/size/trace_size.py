@@ -12,25 +12,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from uuid import uuid4
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from infra.otel.span_counter import SpanCounter
 from schemas.ids import span_id
 from streams import Flow
-from streams.config import Settings, load_settings
-from streams.kafka import admin_client, delete_topics
-from streams.postgres import create_database, drop_database, with_database
-from streams.state.migrate import migrate
-from streams.topics import specs
 from tests.support import flows
 from tests.support.flows import Job
+from tests.support.installation import rigged
 from tests.support.otlp import Receiver
 from tests.support.rig import Rig
 from tests.support.traced_mail import spanned
@@ -75,31 +66,12 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=100_000)
     parser.add_argument("--kills", type=int, default=3)
     arguments = parser.parse_args()
-    with (
-        installation() as settings,
-        tempfile.TemporaryDirectory() as folder,
-        Rig(settings, Path(folder), flow) as rig,
-    ):
+    with rigged(flow) as rig:
         faults = run(rig, arguments.jobs, arguments.kills)
         export_again(rig, arguments.jobs)
     for fault in faults:
         print(f"FAULT: {fault}")
     return 1 if faults else 0
-
-
-@contextmanager
-def installation() -> Iterator[Settings]:
-    """A prefix and a database of its own, removed at the end."""
-    name = f"size_{uuid4().hex[:8]}"
-    settings = with_database(load_settings(prefix=f"{name}."), name)
-    create_database(settings)
-    try:
-        migrate(settings)
-        yield settings
-    finally:
-        drop_database(settings)
-        with admin_client(settings) as admin:
-            delete_topics(settings, admin, [s.name for s in specs(flow, settings)])
 
 
 def run(rig: Rig, jobs: int, kills: int) -> list[str]:
