@@ -7,8 +7,10 @@ from streams.context import Context, DidNotHappen, Happened, Unknown
 from streams.errors import BadRecord, BadSetup, BadWorld, EffectNotDone, EffectParked, HandoffError
 from streams.flow import Flow, Stage, stage
 from streams.joins import Branch, Joined
-from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
+from streams.orchestration import CallFailed, Run, RunCancelled, TimedOut, orchestrator
+from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry, Wait
 from streams.retry import Backoff
+from streams.signals import Signal
 
 __all__ = [
     "Backoff",
@@ -16,6 +18,7 @@ __all__ = [
     "BadSetup",
     "BadWorld",
     "Branch",
+    "CallFailed",
     "Context",
     "DidNotHappen",
     "Done",
@@ -30,7 +33,13 @@ __all__ = [
     "Outcome",
     "Reject",
     "Retry",
+    "Run",
+    "RunCancelled",
+    "Signal",
     "Stage",
+    "TimedOut",
     "Unknown",
+    "Wait",
+    "orchestrator",
     "stage",
 ]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from schemas.ids import traceparent
+from streams.signals import Signal
 
 T = TypeVar("T")
 
@@ -67,10 +68,11 @@ class Context:
 
     `trace_id` (32 hex digits, `/n` added for children), `flow`, `stage`, `seq` (the step that this
     run will write), `attempt` (from 1), `keys_of` (the job under whose keys its effects are done:
-    itself, or the original of a rerun with the same effects).
+    itself, or the original of a rerun with the same effects), `signal` (what ended the wait that
+    the job comes from, if any; see `streams.outcome.Wait`).
     """
 
-    __slots__ = ("_effects", "attempt", "flow", "keys_of", "seq", "stage", "trace_id")
+    __slots__ = ("_effects", "attempt", "flow", "keys_of", "seq", "signal", "stage", "trace_id")
 
     def __init__(
         self,
@@ -81,8 +83,10 @@ class Context:
         attempt: int,
         effects: EffectRunner,
         keys_of: str | None = None,
+        signal: Signal | None = None,
     ) -> None:
         self.trace_id = trace_id
+        self.signal = signal
         self.keys_of = keys_of or trace_id
         self.flow = flow
         self.stage = stage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
@@ -32,7 +32,8 @@ class Stage(Generic[In, Out]):
     `concurrency` bounds the async handlers that run at once in one worker, `timeout` each run.
     `prepare` runs once in each worker, before the first record: to load models and tables.
     `joins` names the stages that its forks join into. A stage that takes `Joined[T]` has T as
-    `joined`; its input is then the reference to a join.
+    `joined`; its input is then the reference to a join. `waits` names the signals that its `Wait`s
+    wait for; `calls` the stages that an orchestration calls, `orchestrates` its function.
     """
 
     name: str
@@ -46,6 +47,9 @@ class Stage(Generic[In, Out]):
     prepare: Callable[[], None] | None = None
     joins: tuple[str, ...] = ()
     joined: type[BaseModel] | None = None
+    waits: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    orchestrates: Callable[[Any, Any], Coroutine[Any, Any, Any]] | None = None
 
     def __call__(self, model: In, job: Context) -> Out:
         return self.handler(model, job)
@@ -72,6 +76,7 @@ class stage:
         retry: Backoff | None = None,
         prepare: Callable[[], None] | None = None,
         joins: str | tuple[str, ...] = (),
+        waits: str | tuple[str, ...] = (),
     ) -> None:
         if not name.isidentifier() or not name.islower():
             raise BadSetup(f"A stage's name is a lower-case identifier; {name!r} is not.")
@@ -84,6 +89,7 @@ class stage:
         self._retry = retry or Backoff()
         self._prepare = prepare
         self._joins = (joins,) if isinstance(joins, str) else tuple(joins)
+        self._waits = (waits,) if isinstance(waits, str) else tuple(waits)
 
     @overload
     def __call__(
@@ -108,6 +114,7 @@ class stage:
             prepare=self._prepare,
             joins=self._joins,
             joined=None if joined is None else joined.model,
+            waits=self._waits,
         )
 
 
@@ -181,7 +188,14 @@ class Flow:
                     "joins there hands to it."
                 )
         self._check_joins(each, by_name)
-        check_edges(each.name, each.handler, each.emits, each.joins)
+        for target in each.calls:
+            if target not in by_name:
+                raise BadSetup(
+                    f"Orchestration {each.name} calls {target}, which is no stage of flow "
+                    f"{self.name}."
+                )
+        written = each.orchestrates or each.handler
+        check_edges(each.name, written, emits=each.emits, joins=each.joins, waits=each.waits)
         if each.output is None:
             return
         if len(each.emits) != 1:
@@ -210,13 +224,23 @@ class Flow:
 
     @property
     def forks(self) -> bool:
-        """Whether any stage may fork: the flow then has a join agent."""
+        """Whether any stage may fork."""
         return any(each.joins for each in self.stages)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any stage waits for signals or is an orchestration."""
+        return any(each.waits or each.orchestrates for each in self.stages)
+
+    @property
+    def has_join(self) -> bool:
+        """Whether it has a join agent: something forks, waits or is orchestrated."""
+        return self.forks or self.waits
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Everything that consumes a topic of this flow: its stages, and the join agent if any."""
-        return (*(s.name for s in self.stages), *((JOIN,) if self.forks else ()))
+        return (*(s.name for s in self.stages), *((JOIN,) if self.has_join else ()))
 
     def stage(self, name: str) -> Stage[Any, Any]:
         """The stage called `name`. Raises `BadSetup` with the names that exist."""
