@@ -249,17 +249,15 @@ class RecordWriter:
         result = d.result
         if result is None:
             return ()
+        found = self._own_records(d, result)
+        if result.advance is not None:
+            time = self._iso(result.finished_us)
+            found = *found, *self._runs.records(d, result.advance, time)
         if b"/" in d.key and result.status.terminal:
-            return (*self._own_records(d, result), self._arrival(d, result))
-        return self._own_records(d, result)
+            found = *found, self._arrival(d, result)
+        return found
 
     def _own_records(self, d: Delivery, result: Result) -> tuple[OutRecord, ...]:
-        if result.advance is not None:
-            plain = self._plain_records(d, result)
-            return *plain, *self._runs.records(d, result.advance, self._iso(result.finished_us))
-        return self._plain_records(d, result)
-
-    def _plain_records(self, d: Delivery, result: Result) -> tuple[OutRecord, ...]:
         if result.target is not None:
             return self._state(d, result), self._hand_off_record(d, result, result.target)
         if result.split is not None:
