@@ -10,6 +10,7 @@ from schemas.ids import id_from_coordinates, is_job_id, is_root_id
 from schemas.state import JobError, Status
 from streams.kafka import Record
 from streams.runtime.tracker import Tracker
+from streams.usage import Tally
 
 if TYPE_CHECKING:
     from streams.runtime.forks import Split
@@ -90,6 +91,8 @@ class Delivery:
     doubts = 0
     #: None for what needs no records: a tombstone, a skipped duplicate.
     result: Result | None = None
+    #: What its runs have spent on models; None for nothing.
+    usage: Tally | None = None
 
     def __init__(self, message: Record, tracker: Tracker, number: int, polled_us: int) -> None:
         self.message = message

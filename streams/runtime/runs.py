@@ -125,4 +125,5 @@ class Runs:
             d.attempt,
             self._effects,
             d.keys_of,
+            d,
         )
