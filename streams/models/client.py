@@ -49,7 +49,7 @@ class ModelClient:
             # the time of the world.
             async with asyncio.timeout(self._settings.timeout_s):
                 raw = await client.chat.completions.with_raw_response.create(
-                    **request, extra_headers={"traceparent": traceparent}
+                    **request, extra_headers=self._headers(traceparent)
                 )
             completion, error = read_completion(raw.content), None
         except APIStatusError as e:
@@ -66,6 +66,15 @@ class ModelClient:
             how = "does not answer as an OpenAI-compatible server; its URL often ends in /v1"
             raise no_answer(url, prefix, how)
         return completion
+
+    def _headers(self, traceparent: str) -> dict[str, Any]:
+        from openai import Omit
+
+        # What the environment holds for OpenAI itself is none of another vendor's business.
+        ours = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
+        if not self._settings.api_key.get_secret_value():
+            ours["Authorization"] = Omit()
+        return {"traceparent": traceparent, **ours}
 
     def _refused(self, error: APIStatusError) -> Exception:
         headers, now = error.response.headers, datetime.now(UTC)
@@ -86,21 +95,16 @@ class ModelClient:
 
     async def _holder(self) -> AsyncGenerator[AsyncOpenAI, None]:
         """Keeps the client open until the loop shuts its generators down, as `asyncio.run` does."""
-        from openai import AsyncOpenAI, DefaultAsyncHttpxClient, Omit
+        from openai import AsyncOpenAI, DefaultAsyncHttpxClient
 
         settings = self._settings
         key = settings.api_key.get_secret_value()
-        # What the environment holds for OpenAI itself is none of another vendor's business.
-        headers: dict[str, Any] = {"OpenAI-Organization": Omit(), "OpenAI-Project": Omit()}
-        if not key:
-            headers["Authorization"] = Omit()
         async with AsyncOpenAI(
             base_url=settings.url,
             api_key=key or "none",
             timeout=None,
             # When, and how often, is for the stage's policy to say.
             max_retries=0,
-            default_headers=headers,
             http_client=DefaultAsyncHttpxClient(follow_redirects=False),
         ) as client:
             yield client
