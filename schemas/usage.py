@@ -6,6 +6,7 @@ The names are ours and stay; OpenTelemetry's, which may change with any release,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,6 +38,9 @@ class ModelUsage(_Wire):
     output_tokens: _Count = 0
 
 
+_COUNTS: Final = ("calls", "cached", "input_tokens", "output_tokens")
+
+
 class Usage(_Wire):
     """All models of one step, or of several."""
 
@@ -62,6 +66,20 @@ class Usage(_Wire):
     @property
     def output_tokens(self) -> int:
         return sum(each.output_tokens for each in self.models)
+
+
+def together(usages: Iterable[Usage | None]) -> Usage | None:
+    """The sum of several steps, by operation and model; None where no model was asked."""
+    found: dict[tuple[str, str, str | None], ModelUsage] = {}
+    for each in (model for usage in usages if usage is not None for model in usage.models):
+        key = (each.operation, each.request_model, each.response_model)
+        known = found.get(key)
+        if known is None:
+            found[key] = each
+            continue
+        more = {name: getattr(known, name) + getattr(each, name) for name in _COUNTS}
+        found[key] = known.model_copy(update={k: min(MAX_COUNT, n) for k, n in more.items()})
+    return Usage(models=tuple(found.values())) if found else None
 
 
 def read_usage(value: object) -> Usage | None:

@@ -55,4 +55,4 @@ class Tally:
 
 def _name(text: str) -> str:
     # A name comes from a server: bounded, and without halves of surrogate pairs.
-    return text[:_NAME_CHARS].encode(errors="backslashreplace").decode()
+    return text[:_NAME_CHARS].encode(errors="backslashreplace").decode()[:_NAME_CHARS]
