@@ -102,6 +102,7 @@ def test_each_mail_has_one_accepted_answer_and_its_cost_is_told(
         _check_the_dead_letter(rig)
         _check_shown(handoff, first, second, again)
         assert found(rig) == set()
+        _check_replay(handoff, server, second[3])
         told = "".join(w.log for w in rig.workers) + str(rig.log(settings.names.job_state_topic))
         assert KEY not in told + str(rig.dead_letters("classify"))
 
@@ -173,6 +174,17 @@ def _rerun(rig: Rig, handoff: Command, job: str, server: ModelServer) -> str:
     assert len(server.asked) == asked
     assert (_usage(_classified(rig)[again]).calls, _usage(_classified(rig)[again]).cached) == (0, 1)
     return again
+
+
+def _check_replay(handoff: Command, server: ModelServer, job: str) -> None:
+    """It needs no server: answers are the ledger's."""
+    asked = len(server.asked)
+    server.down()
+    app = "tests.support.asking_mail:flow"
+    done = handoff("replay", "--trace", job, "--app", app, "-o", "json", **server.settings())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["all_same"]
+    assert len(server.asked) == asked
 
 
 def _check_shown(handoff: Command, first: list[str], second: list[str], again: str) -> None:
