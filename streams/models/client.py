@@ -41,16 +41,14 @@ class ModelClient:
         load()
         from openai import APIConnectionError, APIStatusError
 
-        client = await self._client()
+        completions = (await self._client()).chat.completions.with_raw_response
         url, prefix = self._settings.url, self._prefix
         # Raised outside of the handlers: their exceptions hold what the server said.
         try:
             # The client's own time-out is for each read, so a server that trickles would have all
             # the time of the world.
             async with asyncio.timeout(self._settings.timeout_s):
-                raw = await client.chat.completions.with_raw_response.create(
-                    **request, extra_headers=self._headers(traceparent)
-                )
+                raw = await completions.create(**request, extra_headers=self._headers(traceparent))
             completion, error = read_completion(raw.content), None
         except APIStatusError as e:
             completion, error = None, self._refused(e)

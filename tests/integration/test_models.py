@@ -78,7 +78,7 @@ def test_each_mail_has_one_accepted_answer_and_its_cost_is_told(
     with ModelServer(script) as server, Rig(settings, tmp_path, flow) as rig:
         rig.variables = {
             "HANDOFF_DESK_URL": desk_url,
-            **server.settings(HANDOFF_MODEL_TIMEOUT_S="1"),
+            **server.settings(HANDOFF_MODEL_TIMEOUT_S="4"),
         }
         first = _submit(rig, range(FIRST))
         cached = _kill_over_settled_answers(rig, server)

@@ -50,7 +50,7 @@ def model(running: ModelServer, monkeypatch: pytest.MonkeyPatch) -> Model:
     """A model at the server, whose record is empty."""
     running.script = lambda job, nth: server.GOOD
     running.asked.clear()
-    for name, value in running.settings(HANDOFF_MODEL_TIMEOUT_S="0.3").items():
+    for name, value in running.settings().items():
         monkeypatch.setenv(name, value)
     return Model()
 
@@ -101,7 +101,6 @@ async def test_a_good_answer_is_read_counted_and_kept(model: Model, running: Mod
         (problem(403), "HANDOFF_MODEL_API_KEY may not use the model of HANDOFF_MODEL_NAME", None),
         (problem(404), "see to HANDOFF_MODEL_URL and HANDOFF_MODEL_NAME", None),
         (Say(307, b"", {"Location": "/v1/chat/completions"}), "see to HANDOFF_MODEL_URL", None),
-        (server.SLOW, "did not answer within 0.3 s (HANDOFF_MODEL_TIMEOUT_S)", None),
         (server.HTML, "its URL often ends in /v1", None),
         (Say(200, b'{"choices":7}'), "its URL often ends in /v1", None),
     ],
@@ -119,6 +118,19 @@ async def test_the_world_is_blamed_for_what_another_text_would_meet_too(
     assert caught.value.after_s == after_s
     assert len(running.asked) == 1, "the client repeats nothing by itself"
     assert job.usage == Usage()
+    assert (await ask(model, job)).label is Label.SPAM
+
+
+async def test_a_server_that_is_too_slow_is_away(
+    model: Model, running: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.script = lambda job, nth: server.SLOW
+    monkeypatch.setenv("HANDOFF_MODEL_TIMEOUT_S", "0.3")
+    job = job_context()
+    with pytest.raises(ModelAway, match=r"did not answer within 0.3 s \(HANDOFF_MODEL_TIMEOUT_S\)"):
+        await ask(Model(), job)
+    assert job.usage == Usage()
+    running.script = lambda job, nth: server.GOOD
     assert (await ask(model, job)).label is Label.SPAM
 
 
