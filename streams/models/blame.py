@@ -27,7 +27,9 @@ _SETTINGS: Final = {
     404: "there is no such path or model: see to {prefix}URL and {prefix}NAME",
     405: "{prefix}URL is not the base of an OpenAI-compatible server",
 }
-_TOO_LARGE: Final = frozenset({400, 413, 422})
+_TOO_LARGE: Final = 413
+#: What some servers say of a text that they do not take, others of a key or a model's name.
+_UNCLEAR: Final = frozenset({400, 422})
 _MS: Final = re.compile(r"[0-9]{1,9}")
 
 
@@ -56,20 +58,34 @@ def no_answer(url: str, prefix: str, how: str) -> ModelAway:
 
 
 def refusal(
-    status: int, code: str | None, url: str, prefix: str, after_s: float | None
+    status: int,
+    code: str | None,
+    url: str,
+    prefix: str,
+    after_s: float | None,
+    *,
+    proven: bool,
 ) -> HandoffError:
-    """For an HTTP status that is no success."""
+    """For an HTTP status that is no success.
+
+    `proven`: with these settings the server has answered before. Until then a request that it does
+    not understand is blamed on them: else one wrong letter would dead-letter every job.
+    """
     said = f"The model server at {url} answered {status}"
     if code is not None and _CODE.fullmatch(code):
         said += f" ({code})"
-    if status in _TOO_LARGE:
+    if status == _TOO_LARGE or (status in _UNCLEAR and proven):
         return BadRecord(
-            f"{said}: it refuses the request, as it does where the text is too long for the model, "
-            "or where it knows no answers by JSON schema.",
+            f"{said}: it does not take the text, which may be too long for the model.",
             url=url,
             status=status,
         )
-    if status < 400:
+    if status in _UNCLEAR:
+        why = (
+            f"it has not taken one request yet: see to {prefix}API_KEY and {prefix}NAME, and "
+            "whether it knows answers by JSON schema"
+        )
+    elif status < 400:
         why = f"it redirects, which is not followed: see to {prefix}URL"
     else:
         why = _SETTINGS.get(status, "").format(prefix=prefix)

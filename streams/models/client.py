@@ -32,6 +32,8 @@ class ModelClient:
 
     def __init__(self, settings: ModelSettings, prefix: str) -> None:
         self._settings, self._prefix = settings, prefix
+        #: The server has answered, so settings and form of the requests are right.
+        self._proven = False
         self._clients: WeakKeyDictionary[
             asyncio.AbstractEventLoop, tuple[AsyncOpenAI, AsyncGenerator[AsyncOpenAI, None]]
         ] = WeakKeyDictionary()
@@ -63,6 +65,7 @@ class ModelClient:
         if completion is None:
             how = "does not answer as an OpenAI-compatible server; its URL often ends in /v1"
             raise no_answer(url, prefix, how)
+        self._proven = True
         return completion
 
     def _headers(self, traceparent: str) -> dict[str, Any]:
@@ -81,7 +84,8 @@ class ModelClient:
         secret = self._settings.api_key.get_secret_value()
         shown = code if isinstance(code, str) and not (secret and secret in code) else None
         status = error.response.status_code
-        return refusal(status, shown, self._settings.url, self._prefix, after_s)
+        url, prefix = self._settings.url, self._prefix
+        return refusal(status, shown, url, prefix, after_s, proven=self._proven)
 
     async def _client(self) -> AsyncOpenAI:
         loop = asyncio.get_running_loop()

@@ -185,9 +185,20 @@ async def test_an_empty_list_of_choices_is_a_bad_answer(model: Model, running: M
 async def test_a_request_that_is_refused_is_the_records(
     model: Model, running: ModelServer, status: int
 ) -> None:
-    running.script = lambda job, nth: problem(status, "context_length_exceeded")
-    with pytest.raises(BadRecord, match=r"\(context_length_exceeded\): it refuses the request"):
+    running.script = lambda job, nth: server.GOOD if nth == 0 else problem(status, "too_long")
+    await ask(model, job_context())
+    with pytest.raises(BadRecord, match=r"\(too_long\): it does not take the text"):
         await ask(model, job_context())
+
+
+async def test_before_any_answer_a_refused_request_is_blamed_on_the_settings(
+    model: Model, running: ModelServer
+) -> None:
+    # As of a server that says 400 of a key or a model that it does not know.
+    running.script = lambda job, nth: problem(400) if nth == 0 else server.GOOD
+    with pytest.raises(ModelAway, match="see to HANDOFF_MODEL_API_KEY and HANDOFF_MODEL_NAME"):
+        await ask(model, job_context())
+    assert (await ask(model, job_context())).label is Label.SPAM
 
 
 async def test_neither_the_key_nor_the_text_is_told_to_anybody(
