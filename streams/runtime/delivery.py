@@ -12,6 +12,7 @@ from streams.errors import BadRecord
 from streams.kafka import Record
 from streams.runtime.tracker import Tracker
 from streams.signals import Signal
+from streams.usage import Tally
 
 if TYPE_CHECKING:
     from streams.runtime.forks import Split
@@ -98,6 +99,8 @@ class Delivery:
     doubts = 0
     #: None for what needs no records: a tombstone, a skipped duplicate.
     result: Result | None = None
+    #: What its runs have spent on models; None for nothing.
+    usage: Tally | None = None
 
     def __init__(self, message: Record, tracker: Tracker, number: int, polled_us: int) -> None:
         self.message = message

@@ -352,6 +352,8 @@ class RecordWriter:
                 more += b'"wakesAt":"%b",' % self._iso(result.wakes_us)
         if d.link is not None:
             more += b'"link":%b,' % orjson.dumps(d.link)
+        if d.usage is not None:
+            more += b'"usage":%b,' % d.usage.to_json()
         to = b"[]" if result.target is None else result.target.names
         if result.split is not None:
             to, more = _TO_JOIN, more + b'"fork":%b,' % result.split.state()

@@ -126,4 +126,5 @@ class Runs:
             self._effects,
             d.keys_of,
             d.signal,
+            d,
         )
