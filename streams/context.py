@@ -62,6 +62,12 @@ class EffectRunner(Protocol):
         ...
 
 
+class Cancels(Protocol):
+    """Knows which jobs are cancelled: `streams.control.Standing`."""
+
+    def cancels(self, job_id: str, shielded: str | None = None) -> object | None: ...
+
+
 class Context:
     """One job at one stage, for one run of its handler.
 
@@ -70,7 +76,17 @@ class Context:
     itself, or the original of a rerun with the same effects).
     """
 
-    __slots__ = ("_effects", "attempt", "flow", "keys_of", "seq", "stage", "trace_id")
+    __slots__ = (
+        "_cancels",
+        "_effects",
+        "_shielded",
+        "attempt",
+        "flow",
+        "keys_of",
+        "seq",
+        "stage",
+        "trace_id",
+    )
 
     def __init__(
         self,
@@ -81,6 +97,8 @@ class Context:
         attempt: int,
         effects: EffectRunner,
         keys_of: str | None = None,
+        cancels: Cancels | None = None,
+        shielded: str | None = None,
     ) -> None:
         self.trace_id = trace_id
         self.keys_of = keys_of or trace_id
@@ -89,6 +107,19 @@ class Context:
         self.seq = seq
         self.attempt = attempt
         self._effects = effects
+        self._cancels, self._shielded = cancels, shielded
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled the job since (`handoff jobs cancel`), or one that it was
+        forked from.
+
+        What the handler returns is committed all the same, and goes no further. One that raises
+        ends the job as cancelled; one that goes on for `HANDOFF_CANCEL_GRACE_S` is cut off by
+        `asyncio.CancelledError`.
+        """
+        cancels = self._cancels
+        return cancels is not None and cancels.cancels(self.trace_id, self._shielded) is not None
 
     @property
     def traceparent(self) -> str:

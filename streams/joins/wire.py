@@ -1,8 +1,8 @@
-"""What lies in `<flow>.join`, keyed by the parent's id: expectations, arrivals, deadlines, and what
-a redrive brings back. Pure.
+"""What lies in `<flow>.join`, keyed by the parent's id: expectations, arrivals, deadlines, cancels,
+and what a redrive brings back. Pure.
 
 An expectation is a hand-off from the forking step to the join agent (`schemas.headers.HOP` first);
-an arrival begins with ARRIVAL; a deadline comes from `timers`, with TIMER.
+an arrival begins with ARRIVAL; a deadline comes from `timers`, with TIMER; a cancel has CANCEL.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Expectation(BaseModel):
     deadline_ms: int | None = Field(default=None, ge=0)
     #: See `schemas.headers.KEYS_OF`; of the parent.
     keys_of: str | None = None
+    #: See `schemas.headers.SHIELDED`; of the parent.
+    shielded: str | None = None
 
 
 class Expected(NamedTuple):
@@ -50,12 +52,14 @@ class Expected(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Branch `number` is over after its step `seq`; `value` is its result or error, JSON."""
+    """Branch `number` is over after its step `seq`; `value` is its result or error, JSON. With
+    `ancestor` it was cancelled because that one is: so is its parent."""
 
     number: int
     status: Status
     seq: int
     value: bytes
+    ancestor: str | None = None
 
 
 class Deadline(NamedTuple):
@@ -70,7 +74,16 @@ class Reopen(NamedTuple):
     seq: int
 
 
-JoinRecord = Expected | Arrival | Deadline | Reopen
+class Cancel(NamedTuple):
+    """The parent, which waited with its step `seq`, is cancelled: itself or with its ancestor
+    `job`. `order` is the order's value in the control topic."""
+
+    seq: int
+    job: str
+    order: bytes
+
+
+JoinRecord = Expected | Arrival | Deadline | Reopen | Cancel
 
 
 def encode_expectation(what: Expectation) -> bytes:
@@ -102,7 +115,11 @@ def read(
     if not is_job_id(parent):
         return "its key is no job id"
     if headers and headers[0][0] == h.ARRIVAL:
-        return _arrival(headers[0][1] or b"", value)
+        found = _arrival(headers[0][1] or b"", value)
+        if isinstance(found, Arrival) and found.status is Status.CANCELLED:
+            with_ = dict(headers).get(h.CANCEL)
+            return found._replace(ancestor=None if with_ is None else with_.decode())
+        return found
     return _of_the_parent(h.spelled_out(headers), value, flow)
 
 
@@ -112,10 +129,10 @@ def _of_the_parent(found: dict[str, bytes | None], value: bytes, flow: bytes) ->
         return f"it has neither a header {h.ARRIVAL} nor a number in {h.SEQ}"
     if found.get(h.FLOW) != flow:
         return f"its header {h.FLOW} names another flow"
-    if h.REDRIVE in found:
-        return Reopen(seq)
-    if h.TIMER in found:
-        return Deadline(seq)
+    if h.CANCEL in found:
+        return Cancel(seq, (found[h.CANCEL] or b"").decode(errors="replace"), value)
+    if h.REDRIVE in found or h.TIMER in found:
+        return Reopen(seq) if h.REDRIVE in found else Deadline(seq)
     try:
         what = Expectation.model_validate_json(value)
     except ValidationError as e:

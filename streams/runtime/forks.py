@@ -145,6 +145,8 @@ class ForkWriter:
             if d.keys_of is not None:
                 # A rerun's children stand for those of the original, which have the same numbers.
                 headers.insert(0, (h.KEYS_OF, b"%b/%d" % (d.keys_of.encode(), n)))
+            if d.shielded is not None:
+                headers.insert(0, (h.SHIELDED, d.shielded.encode()))
             yield child.target.topic, key, child.data, headers
         if split.due_us is not None:
             due = deadline_headers(self._flow, d.key, seq, d.born_us)
@@ -161,6 +163,7 @@ class ForkWriter:
             rule=rule,
             deadline_ms=None if split.due_us is None else split.due_us // 1000,
             keys_of=d.keys_of,
+            shielded=d.shielded,
         )
         headers = [
             (h.HOP, b"%d;%d;%b" % (d.seq, d.born_us, self._flow)),
@@ -184,4 +187,6 @@ class ForkWriter:
             (h.CE_TIME, time),
             *self._static,
         ]
+        if status is Status.CANCELLED and d.cancelled_with not in (None, d.job_id):
+            headers.insert(1, (h.CANCEL, str(d.cancelled_with).encode()))
         return self._join_topic, parent, value, headers

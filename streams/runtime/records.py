@@ -173,6 +173,13 @@ class RecordWriter:
         d.result = Result(status, None, finished_us, error=error)
 
     @staticmethod
+    def cancel(d: Delivery, error: JobError, ordered: str, finished_us: int) -> None:
+        """Make `cancelled` the result of `d`: no dead letter, since nothing is to be mended. What
+        was cancelled is the job `ordered`, this one or an ancestor."""
+        d.cancelled_with = ordered
+        d.result = Result(Status.CANCELLED, None, finished_us, error=error)
+
+    @staticmethod
     def wait(d: Delivery, error: JobError, wakes_us: int, finished_us: int) -> None:
         """Make a wait for a timer the result of `d`, whose `attempt` is what it has spent."""
         wakes_us = min(wakes_us, MAX_DUE_MS * 1000)
@@ -207,7 +214,7 @@ class RecordWriter:
             return self._state(d, result), *self._forks.records(d, result.split, time)
         if result.wakes_us is not None:
             return self._state(d, result), self._timer_record(d, result.wakes_us)
-        if result.error is not None:
+        if result.error is not None and result.status is not Status.CANCELLED:
             return self._state(d, result), self._dead_letter_record(d, result.error)
         return (self._state(d, result),)
 
@@ -232,6 +239,8 @@ class RecordWriter:
         ]
         if d.keys_of is not None:
             headers.insert(0, (h.KEYS_OF, d.keys_of.encode()))
+        if d.shielded is not None:
+            headers.insert(0, (h.SHIELDED, d.shielded.encode()))
         if d.children:
             headers.insert(0, (h.CHILDREN, b"%d" % d.children))
         return target.topic, key, result.data, headers
@@ -299,6 +308,8 @@ class RecordWriter:
             more += b'"parent":%b,' % orjson.dumps(parent_of(d.job_id))
             if d.forked_at is not None:
                 more += b'"forkedAt":%d,' % d.forked_at
+            if d.shielded is not None:
+                more += b'"shielded":%b,' % orjson.dumps(d.shielded)
         value = _STATE % (
             d.key,
             _STATUS[result.status],
