@@ -98,8 +98,15 @@ class ControlReader:
             fail(e)
 
 
-def look(settings: Settings) -> Standing:
-    """What is ordered now, for a command. Blocking; raises as `ControlReader.load` does."""
+def look(settings: Settings, *, needed: bool = True) -> Standing:
+    """What is ordered now, for a command; nothing if there is no topic yet and it is not `needed`.
+
+    Blocking; raises as `ControlReader.load` does.
+    """
     reader = ControlReader(settings)
-    reader.load()
+    try:
+        reader.load()
+    except BadSetup:
+        if needed:
+            raise
     return reader.standing
