@@ -47,7 +47,8 @@ def take(errand: Errand, _: Context) -> Emit | Fork:
     return Fork(parts, join="gather")
 
 
-_PATIENT = Backoff(attempts=3, first=timedelta(seconds=50), in_place=timedelta(minutes=1))
+_TEN = timedelta(minutes=10)
+_PATIENT = Backoff(attempts=3, first=_TEN, limit=_TEN, in_place=_TEN)
 
 
 @stage("work", emits="last", concurrency=CONCURRENCY, retry=_PATIENT)
