@@ -118,7 +118,8 @@ def read(
         found = _arrival(headers[0][1] or b"", value)
         if isinstance(found, Arrival) and found.status is Status.CANCELLED:
             with_ = dict(headers).get(h.CANCEL)
-            return found._replace(ancestor=with_ and with_.decode(errors="replace"))
+            name = None if with_ is None else with_.decode(errors="replace")
+            return found._replace(ancestor=name)
         return found
     return _of_the_parent(h.spelled_out(headers), value, flow)
 

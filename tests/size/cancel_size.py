@@ -14,20 +14,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from streams.audit import audited
 from tests.support.audits import project
 from tests.support.cancelling import APP, CONCURRENCY, Errand, flow
-from tests.support.commands import Command, Completed
+from tests.support.commands import Command
 from tests.support.installation import rigged
 from tests.support.judge import steps_by_job
 from tests.support.rig import Rig, job_id
+from tests.support.worker import environment
 
 #: What comes to rest without holding a slot of `work`, in these shares; then what holds them all.
 QUIET = ("timer", "timer", "place", "place", "done", "pass", ("timer", "done"), ("place", "timer"))
@@ -59,14 +61,18 @@ def measure(rig: Rig, command: Command, jobs: int) -> None:
     print("before:", told(rig, ids))
 
     began = time.monotonic()
-    with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(command, "jobs", "cancel", *ids, "--by", "size", "-o", "json")
-        for n, share in enumerate(_KILLS):
-            rig.wait(lambda share=share: cancelled(rig) >= share * jobs, "jobs are cancelled")
-            workers[n].kill()
-            print(f"SIGKILL of slot {n} with {cancelled(rig):,} cancelled")
-            workers[n] = rig.worker(app=APP, slot=n, cancel_grace_s=2)
-        show(asked)
+    asked = subprocess.Popen(
+        [sys.executable, "-m", "streams.cli", "jobs", "cancel", *ids, "-o", "json"],
+        env=environment(rig.settings),
+        stdout=subprocess.PIPE,
+    )
+    for n, share in enumerate(_KILLS):
+        rig.wait(lambda share=share: cancelled(rig) >= share * jobs, "jobs are cancelled")
+        workers[n].kill()
+        print(f"SIGKILL of slot {n} with {cancelled(rig):,} cancelled")
+        workers[n] = rig.worker(app=APP, slot=n, cancel_grace_s=2)
+    answers = json.loads(asked.communicate()[0])
+    print("the command:", dict(Counter(answer["did"] for answer in answers)))
     rig.wait(lambda: not unfinished(rig, ids), "all are over")
     print(f"all over after {time.monotonic() - began:.1f} s")
     assert command("stage", "resume", "take").returncode == 0
@@ -117,11 +123,6 @@ def told(rig: Rig, ids: Sequence[str]) -> str:
     known = sum(row["n"] for row in rows)
     rest = [f"{len(ids) - known} not heard of yet"] if known < len(ids) else []
     return ", ".join([f"{row['n']} {row['what']}" for row in rows] + rest)
-
-
-def show(asked: Future[Completed]) -> None:
-    answers = json.loads(asked.result().stdout)
-    print("the command:", dict(Counter(answer["did"] for answer in answers)))
 
 
 def check(rig: Rig, ids: Sequence[str]) -> None:
