@@ -78,7 +78,8 @@ def measure(rig: Rig, command: Command, jobs: int) -> None:
     assert command("stage", "resume", "take").returncode == 0
     rig.wait_drained()
     project(rig)
-    assert [worker.stop() for worker in workers] == [0, 0]
+    for worker in workers:
+        assert worker.stop() == 0, worker.log[-4000:]
     print("after:", told(rig, ids))
     check(rig, ids)
 
