@@ -81,6 +81,7 @@ def test_jobs_in_every_state_are_cancelled_once(settings: Settings, tmp_path: Pa
         assert "Cancelled by eve at" in shown.stdout
         assert "wrong list" in command("why", queued).stdout
         assert command("jobs", "cancel", queued).returncode == 0, "twice is once"
+        rerun_and_replay(command, ids)
 
         later = rig.submit([Errand(n=50)], [f"{99:032x}"])
         assert command("stage", "resume", "last").returncode == 0
@@ -88,6 +89,16 @@ def test_jobs_in_every_state_are_cancelled_once(settings: Settings, tmp_path: Pa
         project(rig)
         assert worker.stop() == 0
         judge(rig, ids)
+
+
+def rerun_and_replay(command: Command, ids: list[str]) -> None:
+    """The timer's job ended with a record that only woke it: a rerun takes what came before."""
+    options = ("--from", "work", "--effects", "same", "--dry-run", "--app", APP)
+    again = command("jobs", "rerun", ids[3], *options, "-o", "json")
+    assert again.returncode == 0, again.stderr
+    replayed = command("replay", "--trace", ids[7], "--app", APP)
+    assert replayed.returncode == 0, replayed.stdout + replayed.stderr
+    assert "cancelled" in command("trace", ids[3]).stdout
 
 
 def judge(rig: Rig, ids: list[str]) -> None:
