@@ -58,6 +58,12 @@ COMMAND: Final = "handoff_command"
 SENT: Final = "handoff_sent"
 #: The signal that ended a wait (JSON), first header of the hand-off that goes on with it.
 SIGNAL: Final = "handoff_signal"
+#: First header of a record that makes the hop which holds a waiting job look: the job that was
+#: cancelled, itself or an ancestor. `handoff_seq` is the step that waits, the value the order.
+CANCEL: Final = "handoff_cancel"
+#: The job from which on cancels count: those of its ancestors do not. Of a call that compensates
+#: for a cancelled run; each later hand-off and each child carries it.
+SHIELDED: Final = "handoff_shielded"
 #: What begins so speaks of one delivery, but for `OF_THE_JOB`.
 OURS: Final = "handoff_"
 
@@ -70,7 +76,7 @@ ATTEMPT: Final = "handoff_attempt"
 RAW_KEY: Final = "handoff_key"
 #: Of our headers these outlive a delivery; the others are written anew when a timer or a redrive
 #: brings a record back, so that it does not grow from round to round.
-OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF, CHILDREN, SIGNAL})
+OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF, CHILDREN, SIGNAL, SHIELDED})
 #: Of a record on the `timers` topic only: when it is due (epoch ms), and which topic it returns to.
 DUE: Final = "handoff_due"
 RETURN: Final = "handoff_return"

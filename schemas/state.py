@@ -121,6 +121,8 @@ class JobState(_Wire):
     parent: str | None = None
     #: Of a child's first step: the step of its parent that forked it.
     forked_at: int | None = None
+    #: Of a child that cancels of its ancestors do not reach: the job from which on they count.
+    shielded: str | None = None
     #: Of a step that forked: the job waits for the join of these children.
     fork: Forked | None = None
     #: Of a step of a run: the job waits for its calls, timers and signals, until it has ended.

@@ -59,6 +59,8 @@ class Settings(BaseSettings):
     revoke_timeout_s: float = Field(5.0, gt=0)
     #: How long a stopping worker waits for its running handlers.
     grace_s: float = Field(10.0, ge=0)
+    #: How long the running handler of a cancelled job may go on before its task is cancelled.
+    cancel_grace_s: float = Field(5.0, ge=0)
     #: Lease of an effect claim, by Postgres' clock.
     effect_lease_s: float = Field(60.0, gt=0)
     #: Bound on each statement and on waiting for a connection.

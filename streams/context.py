@@ -71,6 +71,12 @@ class Counted(Protocol):
     usage: Tally | None
 
 
+class Cancels(Protocol):
+    """Knows which jobs are cancelled: `streams.control.Standing`."""
+
+    def cancels(self, job_id: str, shielded: str | None = None) -> object | None: ...
+
+
 class Context:
     """One job at one stage, for one run of its handler.
 
@@ -81,8 +87,10 @@ class Context:
     """
 
     __slots__ = (
+        "_cancels",
         "_counted",
         "_effects",
+        "_shielded",
         "attempt",
         "flow",
         "keys_of",
@@ -103,6 +111,8 @@ class Context:
         keys_of: str | None = None,
         signal: Signal | None = None,
         counted: Counted | None = None,
+        cancels: Cancels | None = None,
+        shielded: str | None = None,
     ) -> None:
         self.trace_id = trace_id
         self.signal = signal
@@ -113,6 +123,19 @@ class Context:
         self.attempt = attempt
         self._effects = effects
         self._counted = counted
+        self._cancels, self._shielded = cancels, shielded
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody has cancelled the job since (`handoff jobs cancel`), or one that it was
+        forked from.
+
+        What the handler returns is committed all the same, and goes no further. One that raises
+        ends the job as cancelled; one that goes on for `HANDOFF_CANCEL_GRACE_S` is cut off by
+        `asyncio.CancelledError`.
+        """
+        cancels = self._cancels
+        return cancels is not None and cancels.cancels(self.trace_id, self._shielded) is not None
 
     @property
     def traceparent(self) -> str:

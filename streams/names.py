@@ -43,6 +43,11 @@ class Names:
         """Records that come back to their topic at a time."""
         return f"{self.prefix}timers"
 
+    @property
+    def control_topic(self) -> str:
+        """What people have ordered: jobs cancelled, stages paused."""
+        return f"{self.prefix}control"
+
     def stage_group(self, flow: str, stage: str) -> str:
         """The consumer group of a stage has the name of its topic."""
         return self.stage_topic(flow, stage)

@@ -110,9 +110,10 @@ def job_context(
     seq: int = 1,
     attempt: int = 1,
     effects: EffectRunner | None = None,
+    cancelled: bool = False,
 ) -> Context:
     """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`. What it
-    counted of models is `job.usage`."""
+    counted of models is `job.usage`. With `cancelled` somebody has cancelled the job."""
     return Context(
         counted=_Counted(),
         trace_id=trace_id,
@@ -121,7 +122,14 @@ def job_context(
         seq=seq,
         attempt=attempt,
         effects=effects if effects is not None else RecordedEffects(),
+        cancels=_Cancelled() if cancelled else None,
     )
+
+
+class _Cancelled:
+    @staticmethod
+    def cancels(job_id: str, shielded: str | None = None) -> object:
+        return job_id
 
 
 class _Listed:

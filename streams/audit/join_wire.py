@@ -81,6 +81,8 @@ def _of_the_parent(
     seq = _number(found.get(h.SEQ), _MAX_SEQ)
     if seq < 1 or found.get(h.FLOW) != flow:
         return None
+    if h.CANCEL in found:
+        return Claim(pack(parent), seq, Kind.CANCEL)
     if h.REDRIVE in found:
         return Claim(pack(parent), seq, Kind.REDRIVE)
     if h.TIMER in found:
@@ -113,7 +115,7 @@ def _expected(parent: str, seq: int, value: bytes) -> Expected | None:
         return None
     if not (due is None or _within(due, 2**63 - 1)):
         return None
-    if type(what.get("keysOf")) not in (str, type(None)):
+    if any(type(what.get(name)) not in (str, type(None)) for name in ("keysOf", "shielded")):
         return None
     return Expected(pack(parent), seq, stage, first, expected, rule, due)
 

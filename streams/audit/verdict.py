@@ -108,7 +108,8 @@ class Verdict:
         """The verdict in one line."""
         jobs = self.jobs
         head = (
-            f"audit: {jobs.accepted:,} jobs (done {jobs.done:,}, failed {jobs.failed:,}, in flight "
+            f"audit: {jobs.accepted:,} jobs (done {jobs.done:,}, failed {jobs.failed:,}, "
+            f"{f'cancelled {jobs.cancelled:,}, ' if jobs.cancelled else ''}in flight "
             f"{jobs.in_flight:,}), {self.counts['records']:,} hand-offs, "
             f"{self.counts['steps']:,} steps, {self.counts['effects']:,} effects: "
         )

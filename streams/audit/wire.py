@@ -45,6 +45,16 @@ class Kind(IntEnum):
     TOMBSTONE = 5
     #: The first record of a forked child.
     BRANCH = 6
+    #: Makes the hop of a waiting job look, since the job was cancelled: there may be several.
+    CANCEL = 7
+
+
+#: What says that a record is none of a stage's own, the first that is there counts.
+_COPIES: Final = (
+    (h.CANCEL, Kind.CANCEL),
+    (h.REDRIVE, Kind.REDRIVE),
+    (_TIMER, Kind.TIMER),
+)
 
 
 class Claim(NamedTuple):
@@ -108,6 +118,7 @@ def _plain(key: bytes | None, hop: bytes, flow: bytes) -> Claim | None:
 def _closely(record: Record, found: dict[str, bytes | None], flow: bytes, topic_id: UUID) -> Claim:
     job_id = _text(record.key())
     bad = h.KEYS_OF in found and not is_job_id(_text(found[h.KEYS_OF]))
+    bad = bad or (h.SHIELDED in found and not is_job_id(_text(found[h.SHIELDED])))
     bad = bad or (h.CHILDREN in found and _count(found[h.CHILDREN]) < 0)
     if h.SEQ not in found:
         kind = Kind.UNUSABLE if bad else Kind.SUBMISSION
@@ -117,15 +128,16 @@ def _closely(record: Record, found: dict[str, bytes | None], flow: bytes, topic_
     seq, least = _number(found[h.SEQ]), 1
     bad = bad or found.get(h.FLOW) != flow or not is_job_id(job_id)
     bad = bad or (_TIMER in found and _count(found.get(_ATTEMPT)) < 0)
+    if h.CANCEL in found:
+        bad = bad or not f"{job_id}/".startswith(f"{_text(found[h.CANCEL]) or '-'}/")
     if h.FORK in found and "/" in job_id:
         # Step 0 of a child: none of its own has written it.
         least, bad = 0, bad or _count(found[h.FORK]) < 0
     if not least <= seq < _MAX_SEQ or bad:
         return Claim(_place(record, topic_id), 0, Kind.UNUSABLE)
-    if h.REDRIVE in found:
-        return Claim(pack(job_id), seq, Kind.REDRIVE)
-    if _TIMER in found:
-        return Claim(pack(job_id), seq, Kind.TIMER)
+    for header, kind in _COPIES:
+        if header in found:
+            return Claim(pack(job_id), seq, kind)
     return Claim(pack(job_id), seq, Kind.HAND_OFF if seq else Kind.BRANCH)
 
 

@@ -25,6 +25,7 @@ _MODULES = {
     "submit": "streams.cli.submit",
     "worker": "streams.cli.worker",
     "jobs": "streams.cli.jobs",
+    "stage": "streams.cli.stage",
     "trace": "streams.cli.trace",
     "why": "streams.cli.why",
     "join": "streams.cli.join",

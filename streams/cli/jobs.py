@@ -1,4 +1,5 @@
-"""`handoff jobs ls|show|tail|rerun`: jobs as the projection knows them; one of them done again."""
+"""`handoff jobs ls|show|tail|rerun|cancel`: jobs as the projection knows them; one of them done
+again, some of them cancelled."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from schemas.state import Status
 from schemas.usage import Usage, together
 from streams.cli import tokens
 from streams.cli.find import find
+from streams.cli.jobs_cancel import cancel
 from streams.cli.jobs_rerun import rerun
 from streams.cli.jobs_tail import tail
 from streams.cli.output import (
@@ -136,6 +138,7 @@ def show(
 
 app.command("tail")(tail)
 app.command("rerun")(rerun)
+app.command("cancel")(cancel)
 
 
 def _join_json(join: Join) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from schemas.state import Status
 from streams.joins.joined import JoinRef
-from streams.joins.wire import Arrival, Deadline, Expected, JoinRecord, Reopen
+from streams.joins.wire import Arrival, Cancel, Deadline, Expected, JoinRecord, Reopen
 
 #: Branches that a message names.
 _NAMED: Final = 5
@@ -23,18 +23,28 @@ _NAMED: Final = 5
 Place = tuple[int, int]
 
 
+class Cancelled(NamedTuple):
+    """A job is cancelled: itself or with its ancestor `job`. `why` is for people."""
+
+    job: str
+    why: str
+
+
 class Incoming(NamedTuple):
-    """One record of the join topic; `parent` is its key, `at_us` (epoch) when it was written."""
+    """One record of the join topic; `parent` is its key, `at_us` (epoch) when it was written.
+    `cancelled` if the record says that the parent is: it then closes its open joins, whatever else
+    it is."""
 
     parent: str
     place: Place
     record: JoinRecord
     at_us: int = 0
+    cancelled: Cancelled | None = None
 
 
 class Turn(NamedTuple):
-    """The record at `place` writes its parent's step `seq`: `outcome` joined, failed, or open when
-    it reopened a join that is still not complete."""
+    """The record at `place` writes its parent's step `seq`: `outcome` joined, failed, cancelled, or
+    open when it reopened a join that is still not complete."""
 
     place: Place
     seq: int
@@ -44,6 +54,7 @@ class Turn(NamedTuple):
     ref: JoinRef
     born_us: int
     keys_of: str | None
+    shielded: str | None = None
 
     @property
     def parent(self) -> str:
@@ -71,6 +82,7 @@ class Join:
     reason: str = ""
     closed: Place | None = None
     reopened: Place | None = None
+    shielded: str | None = None
     changed: bool = False
 
     def holds(self, branch: int) -> bool:
@@ -104,6 +116,11 @@ class Join:
                 self._close("joined", place)
             else:
                 self._close("failed", place, self._why("when the time was up"))
+
+    def cancel(self, place: Place, by: Cancelled) -> None:
+        """Its job is cancelled, unless only an ancestor is from which it is shielded."""
+        if self.status == "open" and (self.shielded is None or len(by.job) >= len(self.shielded)):
+            self._close("cancelled", place, by.why)
 
     def reopen(self, place: Place, failed_step: int) -> None:
         """An operator brought the job back: it waits for whatever is missing."""
@@ -144,11 +161,11 @@ class Join:
             done=self.done.bit_count(),
             failed=self.failed.bit_count(),
         )
-        more = self.stage, self.reason, ref, self.born_us, self.keys_of
+        more = ref, self.born_us, self.keys_of, self.shielded
         if self.closed is not None:
-            yield Turn(self.closed, self.step + 1, self.status, *more)
+            yield Turn(self.closed, self.step + 1, self.status, self.stage, self.reason, *more)
         if self.reopened is not None and self.reopened != self.closed:
-            yield Turn(self.reopened, self.step, "open", *more)
+            yield Turn(self.reopened, self.step, "open", self.stage, "", *more)
 
 
 class Late(NamedTuple):
@@ -185,7 +202,7 @@ class Book:
 
     def write(self, incoming: Incoming) -> None:
         """Take one record, in the order of offsets."""
-        parent, place, record = incoming[:3]
+        parent, place, record, _, cancelled = incoming
         joins = self._joins[parent]
         match record:
             case Arrival():
@@ -202,6 +219,11 @@ class Book:
             case Reopen(seq=seq):
                 for join in joins:
                     join.reopen(place, seq)
+            case Cancel():
+                pass  # of a parent without an open join: nothing waits here
+        if cancelled is not None:
+            for join in joins:
+                join.cancel(place, cancelled)
 
     def _open(self, parent: str, seq: int) -> None:
         """A new join, with those of its branches that came before it."""
@@ -220,7 +242,7 @@ class Book:
         late = False
         for join in self._joins[parent]:
             if join.holds(arrival.number):
-                late = join.status == "joined"
+                late = join.status in ("joined", "cancelled")
                 if not late:
                     join.take(arrival.number, arrival.status)
                     join.settle(place)

@@ -76,6 +76,7 @@ class JoinRows:
             reason=row["reason"] or "",
             closed=self._place(row, "closed"),
             reopened=self._place(row, "reopened"),
+            shielded=row["shielded"],
         )
 
     def _place(self, row: Mapping[str, Any], what: str) -> Place | None:
@@ -162,6 +163,7 @@ def _columns(expected: Sequence[Incoming]) -> dict[str, Any]:
         "deadlines_ms": [e.what.deadline_ms for _, e in found],
         "born_us": [e.born_us for _, e in found],
         "keys_of": [e.what.keys_of for _, e in found],
+        "shielded": [e.what.shielded for _, e in found],
     }
 
 

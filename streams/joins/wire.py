@@ -1,8 +1,8 @@
-"""What lies in `<flow>.join`, keyed by the parent's id: expectations, arrivals, deadlines, what a
-redrive brings back, and what runs are told (`streams.orchestration.wire`). Pure.
+"""What lies in `<flow>.join`, keyed by the parent's id: expectations, arrivals, deadlines, cancels,
+what a redrive brings back, and what runs are told (`streams.orchestration.wire`). Pure.
 
 An expectation is a hand-off from the forking step to the join agent (`schemas.headers.HOP` first);
-an arrival begins with ARRIVAL; a deadline comes from `timers`, with TIMER.
+an arrival begins with ARRIVAL; a deadline comes from `timers`, with TIMER; a cancel has CANCEL.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Expectation(BaseModel):
     deadline_ms: int | None = Field(default=None, ge=0)
     #: See `schemas.headers.KEYS_OF`; of the parent.
     keys_of: str | None = None
+    #: See `schemas.headers.SHIELDED`; of the parent.
+    shielded: str | None = None
 
 
 class Expected(NamedTuple):
@@ -53,12 +55,14 @@ class Expected(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """Branch `number` is over after its step `seq`; `value` is its result or error, JSON."""
+    """Branch `number` is over after its step `seq`; `value` is its result or error, JSON. With
+    `ancestor` it was cancelled because that one is: so is its parent."""
 
     number: int
     status: Status
     seq: int
     value: bytes
+    ancestor: str | None = None
 
 
 class Deadline(NamedTuple):
@@ -73,14 +77,16 @@ class Reopen(NamedTuple):
     seq: int
 
 
-class Cancelled(NamedTuple):
-    """Somebody cancelled the parent."""
+class Cancel(NamedTuple):
+    """The parent, which waited with its step `seq`, is cancelled: itself or with its ancestor
+    `job`. `order` is the order's value in the control topic."""
 
-    by: str
-    reason: str
+    seq: int
+    job: str
+    order: bytes
 
 
-JoinRecord = Expected | Arrival | Deadline | Reopen | Cancelled | Began | Fired | Sent
+JoinRecord = Expected | Arrival | Deadline | Reopen | Cancel | Began | Fired | Sent
 
 
 def encode_expectation(what: Expectation) -> bytes:
@@ -112,7 +118,12 @@ def read(
     if not is_job_id(parent):
         return "its key is no job id"
     if headers and headers[0][0] == h.ARRIVAL:
-        return _arrival(headers[0][1] or b"", value)
+        found = _arrival(headers[0][1] or b"", value)
+        if isinstance(found, Arrival) and found.status is Status.CANCELLED:
+            with_ = dict(headers).get(h.CANCEL)
+            name = None if with_ is None else with_.decode(errors="replace")
+            return found._replace(ancestor=name)
+        return found
     if headers and headers[0][0] == h.SENT:
         return _signal(headers[0][1] or b"", value)
     return _of_the_parent(h.spelled_out(headers), value, flow)
@@ -124,12 +135,14 @@ def _of_the_parent(found: dict[str, bytes | None], value: bytes, flow: bytes) ->
         return f"it has neither a header {h.ARRIVAL} nor a number in {h.SEQ}"
     if found.get(h.FLOW) != flow:
         return f"its header {h.FLOW} names another flow"
+    command = _number(found.get(h.COMMAND), _MAX_SEQ)
+    born_us = _number(found.get(h.BORN), 2**53) or 0
+    if h.CANCEL in found:
+        return Cancel(seq, (found[h.CANCEL] or b"").decode(errors="replace"), value)
     if h.REDRIVE in found:
         return Reopen(seq)
     if h.TIMER in found:
-        command = _number(found.get(h.COMMAND), _MAX_SEQ)
         return Deadline(seq) if command is None else Fired(seq, command)
-    born_us = _number(found.get(h.BORN), 2**53) or 0
     read = _beginning if h.RUN in found else _expectation
     return read(seq, born_us, value)
 

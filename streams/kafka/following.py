@@ -18,10 +18,11 @@ _BATCH_RECORDS: Final = 1_000
 
 
 def follow(
-    settings: Settings, topic: TopicFacts, starts: Mapping[int, int]
+    settings: Settings, topic: TopicFacts, starts: Mapping[int, int], *, idle: bool = False
 ) -> Iterator[list[Record]]:
     """All records of `topic` from `starts` (by partition) on, as they are committed, without end;
     within a partition in the order of offsets. Nothing is left out, however slow the caller is.
+    With `idle` an empty list says that nothing has come for a moment: the caller may stop there.
 
     Raises `BadWorld` if records expired before they were read, `BadSetup` if the topic is gone. A
     broker that is away is waited for.
@@ -35,7 +36,7 @@ def follow(
                 # A call for many would wait for all of them, or for its time-out.
                 rest = [] if first is None else consumer.consume(_BATCH_RECORDS, 0)
             got = cast("list[Record]", [first, *rest] if first is not None else [])
-            if batch := [record for record in got if _is_record(record)]:
+            if (batch := [record for record in got if _is_record(record)]) or idle:
                 yield batch
     finally:
         consumer.close()

@@ -34,6 +34,8 @@ from streams.signals import Signal
 #: A run is run again over its whole journal for each event; a longer one hands itself on.
 MAX_COMMANDS: Final = 2_000
 
+WITH_ITS_RUN: Final = "cancelled with its run"
+
 Function = Callable[[Any, Run], Coroutine[Any, Any, Any]]
 
 
@@ -42,7 +44,8 @@ class Event(NamedTuple):
 
     `start`; `call` (the child's number; `detail` is how it ended, `value` its result or error);
     `timer` (the command's number); `signal` (its id; `detail` is its name, `value` a `Signal` as
-    JSON); `cancel` (`value`: by whom and why); `redrive`.
+    JSON); `cancel` (`value`: `by` whom and the `reason`, JSON); `redrive`. A call that was cancelled with
+    its run, which need not have heard of it yet, ends as `WITH_ITS_RUN`.
     """
 
     kind: str
@@ -120,45 +123,45 @@ class Execution:
         self._order += 1
         self.now_us = event.at_us
         self._note(event)
+        starts = event.kind == "start"
         if self._run is None:
-            if event.kind != "start":
+            if not starts:
                 return
             self._run = self._function(self._model, Run(self, self._id))
+        cancel = None if self.cancelled else self._cancel
+        if starts or (cancel is None and event.kind != "cancel"):
             self._go_on(None)
-        elif event.kind != "cancel":
-            self._go_on(None)
-        if self.end is None and self._cancel is not None and not self.cancelled:
+        if self.end is None and cancel is not None:
             self.cancelled = True
-            self._go_on(self._cancel)
+            self._go_on(cancel)
 
     def _note(self, event: Event) -> None:
         match event.kind:
             case "call":
                 command = self._by_child.get(int(event.ref))
+                if event.detail == WITH_ITS_RUN:
+                    with_it = _error(event.value, event.detail).message
+                    self._cancel = self._cancel or RunCancelled("", "", with_it)
                 if command is not None:
                     self._over.setdefault(command.n, self._end_of_call(command, event))
             case "timer":
                 n = int(event.ref)
                 if n < len(self.commands):
                     name = self.commands[n].name
-                    error = TimedOut(name) if self.commands[n].kind == SIGNAL else None
-                    self._over.setdefault(n, Came(self._order, None, error))
+                    late = TimedOut(name) if self.commands[n].kind == SIGNAL else None
+                    self._over.setdefault(n, Came(self._order, None, late))
             case "signal":
                 signal = Signal.from_json(event.value)
                 self._signals[event.detail].append(Came(self._order, signal))
             case "cancel" if self._cancel is None:
-                told = orjson.loads(event.value or b"{}")
-                self._cancel = RunCancelled(told.get("by", "?"), told.get("reason", ""))
+                self._cancel = _cancel(event.value)
 
     def _end_of_call(self, command: Command, event: Event) -> Came:
-        status = Status(event.detail)
-        if status is Status.DONE:
+        if event.detail == Status.DONE:
             return Came(self._order, orjson.loads(event.value or b"null"))
+        status = Status.CANCELLED if event.detail == WITH_ITS_RUN else Status(event.detail)
         job_id = f"{self._id.trace_id}/{command.child}"
-        try:
-            error = JobError.model_validate_json(event.value)
-        except ValueError:
-            error = JobError(kind=status.value, message="it says no more")
+        error = _error(event.value, status.value)
         return Came(self._order, None, CallFailed(job_id, command.name, status, error))
 
     def _go_on(self, raised: Exception | None) -> None:
@@ -300,6 +303,21 @@ class Execution:
                 # Its `finally` awaited or asked for something: that is for the run that ends.
                 if isinstance(e, KeyboardInterrupt):
                     raise
+
+
+def _error(value: bytes, otherwise: str) -> JobError:
+    try:
+        return JobError.model_validate_json(value)
+    except ValueError:
+        return JobError(kind=otherwise, message="it says no more")
+
+
+def _cancel(value: bytes) -> RunCancelled:
+    try:
+        told = orjson.loads(value)
+        return RunCancelled(str(told["by"]), str(told["reason"]))
+    except (ValueError, KeyError, TypeError):
+        return RunCancelled("?", "")
 
 
 def describe(command: Command) -> str:

@@ -11,12 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 from uuid import UUID
 
-import orjson
-
 from schemas.state import Status
 from streams.joins.book import Incoming
-from streams.joins.wire import Arrival, Cancelled, Reopen
-from streams.orchestration.execution import Event
+from streams.joins.wire import Arrival, Cancel, Reopen
+from streams.orchestration.execution import WITH_ITS_RUN, Event
 from streams.orchestration.journal import (
     Asked,
     Ended,
@@ -99,7 +97,7 @@ class RunRows:
         events: list[dict[str, Any]] = []
         for x in batch:
             found = _event(x, of[x.parent])
-            if found is None or isinstance(x.record, Cancelled):
+            if found is None or isinstance(x.record, Cancel):
                 rest.append(x)
             if found is not None:
                 run, event = found
@@ -162,13 +160,13 @@ def _event(x: Incoming, journals: Sequence[Journal]) -> tuple[int, Event] | None
             found = seq, Event("timer", str(n), "", b"", at_us)
         case Sent():
             found = live, Event("signal", record.id, record.name, record.value, at_us)
-        case Cancelled():
-            value = orjson.dumps({"by": record.by, "reason": record.reason})
-            found = live, Event("cancel", "", "", value, at_us)
+        case Cancel() if x.cancelled is not None:
+            found = live, Event("cancel", "", "", record.order, at_us)
         case Arrival(number=n):
             its = next((j for j in journals if j.holds(n)), None)
             if its is not None:
-                status = record.status.value
+                # A child that was cancelled with this job, or one above, tells of that, too.
+                status = record.status.value if x.cancelled is None else WITH_ITS_RUN
                 found = its.seq, Event("call", str(n), status, record.value, at_us)
         case Reopen(seq=seq):
             its = next((j for j in journals if j.seq < seq <= j.step), None)

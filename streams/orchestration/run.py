@@ -53,8 +53,8 @@ class RunCancelled(Exception):
     """Somebody cancelled the job. Raised where the run waits; after it the run may go on for as
     long as its compensation takes, and ends as cancelled if it lets this pass."""
 
-    def __init__(self, by: str, reason: str) -> None:
-        super().__init__(f"cancelled by {by}" + (f": {reason}" if reason else ""))
+    def __init__(self, by: str, reason: str, said: str = "") -> None:
+        super().__init__(said or f"cancelled by {by}" + (f": {reason}" if reason else ""))
         self.by, self.reason = by, reason
 
 

@@ -95,6 +95,8 @@ class Lookup:
             skip, because = True, _AGENT
         elif step is None:
             because = "no step is known of it: not consumed or projected yet, or removed"
+        elif step.status is Status.CANCELLED:
+            skip, because = True, "its job was cancelled, so no handler's word on it was kept"
         elif stage not in self._stages or step.flow != flow:
             because = f"flow {flow} has no stage {stage}"
         elif step.error is not None and step.error.kind == KILLS_WORKER:

@@ -58,10 +58,14 @@ def find_input(settings: Settings, conn: SyncConn, job: str, stage: str) -> Inpu
     if not at_stage:
         seen = ", ".join(dict.fromkeys(x.consumed.stage for x in steps)) or "no stage"
         raise Refused(f"Job {job} was never at stage {stage}; it came through {seen}.")
-    last = at_stage[-1].consumed
     with admin_client(settings) as admin:
-        records, reasons = fetch(settings, admin, [last])
-    record = records.get(last.spot)
+        for step in reversed(at_stage):
+            last = step.consumed
+            records, reasons = fetch(settings, admin, [last])
+            record = records.get(last.spot)
+            if record is None or h.CANCEL not in dict(record.headers_):
+                break
+            # It only made the stage look: what it was to take came before.
     if record is not None and record.value_ is not None:
         told = dict(record.headers_).get(h.CHILDREN) or b""
         children = int(told) if told.isdigit() and len(told) <= _DIGITS else 0

@@ -23,6 +23,8 @@ from mode import Service
 
 from schemas.state import JOIN
 from streams.config import Settings, load_settings
+from streams.control import ControlReader
+from streams.control.keeper import ControlKeeper
 from streams.errors import BadSetup, HandoffError
 from streams.flow import Flow
 from streams.kafka import admin_client, describe_topics
@@ -122,6 +124,7 @@ class Parts:
         self._pool = open_pool(settings, max_size=max(4, len(flow.inputs) + 3))
         self._ledger = Ledger(self._pool, settings, incarnation=self._incarnation)
         self._journal = Journal(self._pool, settings, self._incarnation)
+        self._control = ControlReader(settings)
         self._channels: dict[str, TopicChannel] = {}
         self._metrics = Metrics()
         self._push = MetricsPush(self._metrics) if metrics_wanted() else None
@@ -133,6 +136,8 @@ class Parts:
         # The projector's worker, since there is one wherever there is a database to look after.
         projects = any(s.name == PROJECTOR for s in self.services)
         self._pruner = Pruner(self._pool, settings) if projects else None
+        standing = self._control.standing
+        self._keeper = ControlKeeper(self._pool, settings, standing) if projects else None
 
     def _make(self, flow: Flow, wanted: Sequence[str]) -> list[AgentService]:
         every = [*flow.inputs, PROJECTOR, TIMERS]
@@ -153,7 +158,7 @@ class Parts:
         return services
 
     def _consumer(self, flow: Flow, name: str) -> StageService:
-        shared = self.settings, self._worker, self._pool, self._ledger, self._journal
+        shared = self.settings, self._worker, self._pool, self._ledger, self._journal, self._control
         if name == JOIN and flow.has_join:
             return JoinService(flow, *shared)
         return StageService(flow, flow.stage(name), *shared)
@@ -171,6 +176,9 @@ class Parts:
             self._health.start()
         await self._ledger.open()
         facts = await asyncio.to_thread(self._facts)
+        # Whole, before the first record: else what is cancelled would run.
+        await asyncio.to_thread(self._control.load)
+        self._control.start(fail)
         stages = {s.group: s.account for s in self.services if isinstance(s, StageService)}
         others = {s.group: s.account for s in self.services if s.group not in stages}
         await self._journal.open(stages, others)
@@ -181,8 +189,9 @@ class Parts:
                 asyncio.run_coroutine_threadsafe(channel.put(batch), loop)
 
             await service.start(facts[service.topic], put, fail)
-        if self._pruner is not None:
-            self._pruner.start()
+        for keeper in (self._pruner, self._keeper):
+            if keeper is not None:
+                keeper.start()
         self.vitals.started = True
         log.info("worker_ready", slot=self.settings.slot, agents=[s.name for s in self.services])
 
@@ -207,14 +216,16 @@ class Parts:
 
     async def stop(self, *, clean: bool) -> None:
         self.vitals.stopping = True
-        if self._pruner is not None:
-            await self._pruner.stop()
+        for keeper in (self._pruner, self._keeper):
+            if keeper is not None:
+                await keeper.stop()
         await asyncio.gather(*(s.stop() for s in self.services))
         if self._push is not None:
             await asyncio.to_thread(self._push.stop)
         await self._journal.close(clean=clean)
         await self._ledger.close()
         await asyncio.to_thread(self._health.stop)
+        await asyncio.to_thread(self._control.stop)
         await self._pool.close()
         self._watchdog.stop()
 

@@ -61,7 +61,8 @@ class Delivery:
     """A record on its way through a stage, and in the end the records that it leads to.
 
     `fault` says why it can never be processed, if so. `claimable`: a new job whose key is its id,
-    a redrive, or what a timer brought back; there may be another record that does the same step.
+    a redrive, a cancel's wake, or what a timer brought back; there may be another record that does
+    the same step.
     """
 
     # Class attributes are the usual values: a record that has nothing special sets five fields.
@@ -78,6 +79,10 @@ class Delivery:
     link: str | None = None
     #: The job under whose keys its effects are done, if another than `job_id`.
     keys_of: str | None = None
+    #: The job from which on cancels count, if not all ancestors' do.
+    shielded: str | None = None
+    #: The job that was cancelled, of a record that only says so.
+    cancelled_with: str | None = None
     #: How many children its job has had, and of a child's first record its parent's step.
     children = 0
     forked_at: int | None = None
@@ -164,6 +169,8 @@ class Delivery:
             self._read_keys_of(found[h.KEYS_OF] or b"")
         if h.SIGNAL in found:
             self._read_signal(found[h.SIGNAL] or b"")
+        if h.SHIELDED in found:
+            self._read_shielded(found[h.SHIELDED] or b"")
         if h.CHILDREN in found:
             self.children = self._count(h.CHILDREN, found[h.CHILDREN])
         self.born_us = _born(found.get(h.BORN), self.produced_us)
@@ -187,19 +194,28 @@ class Delivery:
             self.fault = f"its header {h.FLOW} names another flow"
         if h.TIMER in found:
             self._read_attempts(found.get(h.ATTEMPT) or b"")
+        if h.CANCEL in found:
+            self._read_cancel(text, found[h.CANCEL] or b"")
         if not is_job_id(text):
             self.fault = "it is a hand-off, but its key is no job id"
         if self.fault is None:
             self.job_id = text
             self.key = text.encode()
             # Commands and dispatchers may have run twice.
-            copied = h.REDRIVE in found or h.TIMER in found
+            copied = h.REDRIVE in found or h.TIMER in found or h.CANCEL in found
             self.claimable = copied and self.message.value() is not None
         else:
             self.stand_alone()
 
     def _read_attempts(self, spent: bytes) -> None:
         self.attempt = self.attempts_told = self._count(h.ATTEMPT, spent)
+
+    def _read_cancel(self, job: str, raw: bytes) -> None:
+        ordered = raw.decode(errors="replace")
+        if ordered and f"{job}/".startswith(f"{ordered}/"):
+            self.cancelled_with = ordered
+        else:
+            self.fault = f"its header {h.CANCEL} names neither its job nor an ancestor"
 
     def _count(self, name: str, raw: bytes | None) -> int:
         if raw is not None and raw.isdigit() and len(raw) <= _PLAIN_SEQ_DIGITS:
@@ -220,6 +236,14 @@ class Delivery:
             self.signal = Signal.from_json(raw)
         except BadRecord:
             self.fault = f"its header {h.SIGNAL} is no signal"
+
+    def _read_shielded(self, raw: bytes) -> None:
+        text = raw.decode(errors="replace")
+        if is_job_id(text):
+            self.shielded = text
+        else:
+            # What undoes a cancelled run's work would be cancelled with it.
+            self.fault = f"its header {h.SHIELDED} is no job id"
 
     def _new_job(self, text: str, found: Mapping[str, bytes | None]) -> None:
         self.is_new_job = True

@@ -6,7 +6,7 @@ or not at all. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -138,15 +138,22 @@ class ForkWriter:
             yield self.timer(d, split.due_us, deadline_headers(self._flow, d.key, d.seq, d.born_us))
 
     def children(
-        self, d: Delivery, children: Iterable[tuple[int, str, bytes, bytes]], time: bytes
+        self,
+        d: Delivery,
+        children: Iterable[tuple[int, str, bytes, bytes]],
+        time: bytes,
+        shielded: Collection[int] = (),
     ) -> Iterator[OutRecord]:
-        """First records of children, each its number, topic, payload's type and payload."""
+        """First records of children, each its number, topic, payload's type and payload. To those
+        that are `shielded` cancels of their ancestors do not count."""
+        inherited = None if d.shielded is None else d.shielded.encode()
         fork = b"%d" % d.seq
         hop = b"0;%d;%b" % (d.born_us, self._flow)
         # The forking hop is the parent span of each child's first hop.
         context = traceparent(d.job_id, d.seq).encode()
         for n, topic, ce_type, data in children:
             key = b"%b/%d" % (d.key, n)
+            shield = key if n in shielded else inherited
             headers = [
                 (h.FORK, fork),
                 (h.HOP, hop),
@@ -159,6 +166,8 @@ class ForkWriter:
             if d.keys_of is not None:
                 # A rerun's children stand for those of the original, which have the same numbers.
                 headers.insert(0, (h.KEYS_OF, b"%b/%d" % (d.keys_of.encode(), n)))
+            if shield is not None:
+                headers.insert(0, (h.SHIELDED, shield))
             yield topic, key, data, headers
 
     def timer(self, d: Delivery, due_us: int, headers: AnyHeaders) -> OutRecord:
@@ -176,6 +185,7 @@ class ForkWriter:
             rule=rule,
             deadline_ms=None if split.due_us is None else split.due_us // 1000,
             keys_of=d.keys_of,
+            shielded=d.shielded,
         )
         headers = [
             (h.HOP, b"%d;%d;%b" % (d.seq, d.born_us, self._flow)),
@@ -199,4 +209,6 @@ class ForkWriter:
             (h.CE_TIME, time),
             *self._static,
         ]
+        if status is Status.CANCELLED and d.cancelled_with not in (None, d.job_id):
+            headers.insert(1, (h.CANCEL, str(d.cancelled_with).encode()))
         return self._join_topic, parent, value, headers

@@ -14,13 +14,15 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from schemas.ids import lineage
 from schemas.state import JOIN, job_error
+from streams.control import error_of, job_key
 from streams.crashpoints import reach
 from streams.errors import BadSetup, BadWorld
 from streams.flow import Flow, Stage
-from streams.joins.book import Incoming, Turn
+from streams.joins.book import Cancelled, Incoming, Turn
 from streams.joins.joined import JoinRef
-from streams.joins.wire import read
+from streams.joins.wire import Arrival, Cancel, JoinRecord, read
 from streams.ledger.suspects import Suspect, SuspectCheck, Verdict
 from streams.orchestration.journal import RunTurn
 from streams.outcome import Emit
@@ -156,7 +158,20 @@ class JoinLoop:
             self._bury(d, found)
             return None
         d.identify_parent(headers)
-        return Incoming(d.job_id, _place(d), found, d.produced_us)
+        cancelled = self._cancelled(d.job_id, found)
+        d.cancelled_with = None if cancelled is None else cancelled.job
+        return Incoming(d.job_id, _place(d), found, d.produced_us, cancelled)
+
+    @staticmethod
+    def _cancelled(parent: str, record: JoinRecord) -> Cancelled | None:
+        """Whether the record says that the parent is cancelled. What this worker knows otherwise
+        does not count: another agent, which did not know, may have passed the record for good."""
+        match record:
+            case Cancel(job=job, order=value) if job in lineage(parent):
+                return Cancelled(job, error_of(job_key(job), value, parent).message)
+            case Arrival(ancestor=str() as job) if job in lineage(parent):
+                return Cancelled(job, f"Cancelled with job {job}.")
+        return None
 
     def _bury(self, d: Delivery, fault: str) -> None:
         d.stand_alone()
@@ -201,6 +216,7 @@ class JoinLoop:
         d.job_id, d.key, d.seq = turn.parent, turn.parent.encode(), turn.seq
         d.born_us = turn.born_us or d.born_us
         d.keys_of, d.children = turn.keys_of, ref.first + ref.expected
+        d.shielded = turn.shielded
         if turn.outcome == "joined":
             if turn.stage not in self._targets:
                 # Nothing is committed: the release that has the stage goes on from here.
@@ -213,6 +229,9 @@ class JoinLoop:
         elif turn.outcome == "failed":
             error = job_error("branches_missing", f"Join {ref.id} failed. {turn.reason}")
             self._writer.fail(d, error, now_us())
+        elif turn.outcome == "cancelled":
+            error = job_error("cancelled", turn.reason)
+            self._writer.cancel(d, error, d.cancelled_with or d.job_id, now_us())
         else:
             self._writer.wait_for_branches(d, turn.stage, ref.first, ref.expected, now_us())
         log.debug("join", join=ref.id, outcome=turn.outcome, seq=turn.seq)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from streams.config import Settings
 from streams.context import EffectRunner
+from streams.control import ControlReader
 from streams.flow import Flow
 from streams.joins.book import Incoming, Turn
 from streams.kafka import TopicFacts
@@ -30,8 +31,9 @@ class JoinService(StageService):
         pool: Pool,
         effects: EffectRunner,
         journal: Journal,
+        control: ControlReader,
     ) -> None:
-        super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal)
+        super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal, control)
         self._side = SideLoop(f"join {flow.name}", settings)
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:

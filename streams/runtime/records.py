@@ -227,6 +227,13 @@ class RecordWriter:
         d.result = Result(status, None, finished_us, error=error)
 
     @staticmethod
+    def cancel(d: Delivery, error: JobError, ordered: str, finished_us: int) -> None:
+        """Make `cancelled` the result of `d`: no dead letter, since nothing is to be mended. What
+        was cancelled is the job `ordered`, this one or an ancestor."""
+        d.cancelled_with = ordered
+        d.result = Result(Status.CANCELLED, None, finished_us, error=error)
+
+    @staticmethod
     def wait(d: Delivery, error: JobError, wakes_us: int, finished_us: int) -> None:
         """Make a wait for a timer the result of `d`, whose `attempt` is what it has spent."""
         wakes_us = min(wakes_us, MAX_DUE_MS * 1000)
@@ -292,6 +299,8 @@ class RecordWriter:
             headers.insert(0, (h.KEYS_OF, d.keys_of.encode()))
         if result.signal is not None:
             headers.insert(0, (h.SIGNAL, result.signal))
+        if d.shielded is not None:
+            headers.insert(0, (h.SHIELDED, d.shielded.encode()))
         if d.children:
             headers.insert(0, (h.CHILDREN, b"%d" % d.children))
         return target.topic, key, result.data, headers
@@ -365,6 +374,8 @@ class RecordWriter:
             more += b'"parent":%b,' % orjson.dumps(parent_of(d.job_id))
             if d.forked_at is not None:
                 more += b'"forkedAt":%d,' % d.forked_at
+            if d.shielded is not None:
+                more += b'"shielded":%b,' % orjson.dumps(d.shielded)
         value = _STATE % (
             d.key,
             _STATUS[result.status],

@@ -78,7 +78,8 @@ class RunWriter:
             for a in advance.asked
             if a.kind == CALL
         )
-        yield from self._forks.children(d, calls, time)
+        shielded = {a.child for a in advance.asked if a.child is not None and a.shielded}
+        yield from self._forks.children(d, calls, time, shielded)
         flow = self._flow.encode()
         for each in advance.asked:
             if each.due_us is not None:

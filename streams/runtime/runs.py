@@ -8,12 +8,14 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from schemas.state import job_error
 from streams.config import Settings
 from streams.context import Context, EffectRunner
+from streams.control import CANCELLED, Standing, error_of, job_key
 from streams.crashpoints import reach
 from streams.flow import Stage
 from streams.joins import BranchSource, Joined
-from streams.outcome import Retry
+from streams.outcome import Fork, Retry
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
@@ -40,18 +42,21 @@ class Runs:
         rng: random.Random,
         budget: Budget | None = None,
         branches: BranchSource | None = None,
+        control: Standing | None = None,
     ) -> None:
         self._flow_name, self._stage = flow_name, stage
         self._writer, self._effects, self._pause, self._rng = writer, effects, pause, rng
         self._budget = budget
+        self._control = control or Standing()
         self._joined, self._branches = stage.joined, branches
         self._max_payload_bytes = settings.max_payload_bytes
         self._validate = stage.input.__pydantic_validator__.validate_json
 
     def prepare(self, d: Delivery) -> bool:
-        """Validate. False when the record's fate is decided: a tombstone or a dead letter."""
+        """Validate. False when the record's fate is decided: a tombstone, a dead letter, or its job
+        is cancelled."""
         value = d.message.value()
-        if value is None:
+        if value is None or (self._control.cancelled and self.cancelled(d)):
             return False
         if d.fault is None and len(value) > self._max_payload_bytes:
             d.fault = f"it has {len(value)} bytes; the limit is {self._max_payload_bytes}"
@@ -72,13 +77,35 @@ class Runs:
         """Make `outcome` the result of `d` (5). Raises what `judge` is then to be asked about."""
         if isinstance(outcome, Retry):
             raise RetryAsked(outcome.after.total_seconds(), outcome.reason)
+        if self._control.cancelled and isinstance(outcome, Fork) and self.cancelled(d):
+            # Its children would only be cancelled one by one.
+            return
         self._writer.conclude(d, outcome, now_us())
         d.model = None
         if d.held_bytes and self._budget is not None:
             self._budget.hold(d)
 
+    def cancelled(self, d: Delivery) -> bool:
+        """True, and `cancelled` the result of `d`, when its job is: itself, or with an ancestor. A
+        record that only brings the order is believed before the order itself has come."""
+        if d.cancelled_with is not None:
+            error = error_of(job_key(d.cancelled_with), d.message.value(), d.job_id)
+            ordered = d.cancelled_with
+        else:
+            order = self._control.cancels(d.job_id, d.shielded)
+            if order is None:
+                return False
+            error, ordered = order.error_of(d.job_id), order.target
+        self._writer.cancel(d, job_error(CANCELLED, error.message), ordered, now_us())
+        d.model = None
+        return True
+
     def judge(self, d: Delivery, error: BaseException) -> float | None:
         """Seconds until the next run of `d` in place, or None once its result is final."""
+        if self.cancelled(d):
+            # Nothing runs again for it, and there is nothing to mend.
+            self._pause.dropped(d)
+            return None
         stage = self._stage
         fate = judge(error, stage=stage.name, attempt=d.attempt, policy=stage.retry, rng=self._rng)
         if isinstance(fate, WorldIsBad):
@@ -108,6 +135,8 @@ class Runs:
 
     def wait_for_timer(self, d: Delivery, wait_s: float) -> None:
         """A step of its own: nothing is held in memory, and no restart forgets the attempts."""
+        if self.cancelled(d):
+            return
         assert d.why is not None, "what has spent an attempt says why"
         now = now_us()
         self._writer.wait(d, d.why, now + round(max(wait_s, 0.0) * 1e6), now)
@@ -127,4 +156,6 @@ class Runs:
             d.keys_of,
             d.signal,
             d,
+            self._control,
+            d.shielded,
         )

@@ -15,6 +15,7 @@ import structlog
 
 from streams.config import Settings
 from streams.context import EffectRunner
+from streams.control import ControlReader
 from streams.flow import Flow, Stage
 from streams.joins.rows import Results
 from streams.kafka import TopicFacts
@@ -112,7 +113,9 @@ class StageService:
         pool: Pool,
         effects: EffectRunner,
         journal: Journal,
+        control: ControlReader,
     ) -> None:
+        self._control = control
         self._flow, self._stage, self._settings = flow, stage, settings
         self._worker, self._pool, self._effects = worker, pool, effects
         self._journal = journal
@@ -176,7 +179,7 @@ class StageService:
         self._puller.start()
 
     def _make_loop(self, parts: LoopParts) -> Loop:
-        return StageLoop(
+        loop = StageLoop(
             self._flow,
             self._stage,
             self._settings,
@@ -187,7 +190,11 @@ class StageService:
             budget=parts.budget,
             journal=parts.journal,
             branches=Results(self._pool, self._settings),
+            control=self._control.standing,
         )
+        events = asyncio.get_running_loop()
+        self._control.listen(lambda _: events.call_soon_threadsafe(loop.on_order))
+        return loop
 
     async def run(self, stream: AsyncIterator[Sequence[Delivery]]) -> None:
         async for batch in stream:

@@ -22,11 +22,13 @@ import structlog
 from schemas.state import JobError
 from streams.config import Settings
 from streams.context import EffectRunner
+from streams.control import Standing
 from streams.crashpoints import reach
 from streams.flow import Flow, Stage
 from streams.joins import BranchSource
 from streams.runtime.account import held
 from streams.runtime.budget import Budget
+from streams.runtime.cutting import Cutter
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.judge import GiveUp
@@ -65,8 +67,11 @@ class StageLoop:
         budget: Budget,
         journal: StageJournal | None = None,
         branches: BranchSource | None = None,
+        control: Standing | None = None,
     ) -> None:
         self._flow = flow.name.encode()
+        self._control = control or Standing()
+        self._key = flow.name, stage.name
         self._stage = stage
         self._handler = stage.handler
         self._is_async = stage.is_async
@@ -87,12 +92,19 @@ class StageLoop:
         rng = random.Random()  # noqa: S311 - jitter, no secret
         self._pause = Pause(stage.name, self._start_more, rng)
         self._runs = Runs(
-            flow.name, stage, settings, writer, effects, self._pause, rng, budget, branches
+            flow.name, stage, settings, writer, effects, self._pause, rng, budget, branches, control
         )
+        self._cutter = Cutter(settings.cancel_grace_s)
+        #: Clear while a person has paused the stage.
+        self._open = asyncio.Event()
+        self._open.set()
+        self.on_order()
 
     @property
     def paused(self) -> str | None:
         """Why no handler starts now though there may be work, or None; for any thread."""
+        if (order := self._control.pauses(*self._key)) is not None:
+            return f"paused {order.said}"
         paused = self._journal.paused if self._journal is not None else None
         # A pause that waits for a record to probe with stops nobody.
         return paused or self._gate.waits or (self._pause.reason if self._lanes.active else None)
@@ -115,7 +127,11 @@ class StageLoop:
             self._finished.extend(skipped)
             gone = set(skipped)
             batch = [d for d in batch if d not in gone]
+        if suspects or self._control.cancelled:
+            batch = self._without_cancelled(batch)
         if self._journal is not None and self._journal.on:
+            # What a pause keeps from its start must not count as started.
+            await self._open.wait()
             size = self._stage.concurrency if self._is_async else _SLICE_RECORDS
             await self._journal.take(batch, size, self._start_one, self._bury)
         elif self._is_async:
@@ -136,12 +152,55 @@ class StageLoop:
 
     def _bury(self, d: Delivery, error: JobError) -> None:
         """A dead letter without a run."""
-        self._runs.give_up(d, GiveUp(error))
+        if not self._runs.cancelled(d):
+            self._runs.give_up(d, GiveUp(error))
         reach("journal.buried")
         if self._lanes.busy(d.key):
             self._wait(d)
         else:
             self._complete(d)
+
+    # -- orders ------------------------------------------------------------------------------
+
+    def on_order(self) -> None:
+        """Jobs were cancelled, or this stage was paused or goes on: see to what is in work."""
+        if self._control.pauses(*self._key) is not None and not self._stopping:
+            self._open.clear()
+        else:
+            self._open.set()
+        if self._control.cancelled:
+            self._cancel_in_work()
+        if self._runnable:
+            self._start_more()
+
+    def _cancel_in_work(self) -> None:
+        """Waits end now, runs get their grace, and what has not begun will not begin."""
+        for d in list(self._lanes.active):
+            if self._control.cancels(d.job_id, d.shielded) is None or d.result is not None:
+                continue
+            if d.task is not None:
+                self._cutter.start(d)
+            elif d.tracker.live and self._runs.cancelled(d) and d.timer is not None:
+                d.timer.cancel()
+                d.timer = None
+                self._end(d)
+        # No slot and no pause keeps those that have a result.
+        over = [d for d in self._runnable if d.result is not None]
+        self._runnable = deque(d for d in self._runnable if d.result is None)
+        for d in over:
+            self._end(d)
+
+    def _without_cancelled(self, batch: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Give those whose jobs are cancelled their results; the others."""
+        others = []
+        for d in batch:
+            if d.message.value() is None or d.fault is not None or not self._runs.cancelled(d):
+                others.append(d)
+            elif self._lanes.busy(d.key):
+                self._wait(d)
+            else:
+                self._complete(d)
+        return others
 
     # -- 4: inline ---------------------------------------------------------------------------
 
@@ -165,7 +224,7 @@ class StageLoop:
             self._wait(d)
             return
         if self._runs.prepare(d):
-            if self._pause.reason is not None:
+            if self._pause.reason is not None or not self._open.is_set():
                 self._lanes.enter(d)
                 self._runnable.append(d)
                 self._start_more()
@@ -215,7 +274,7 @@ class StageLoop:
                 asyncio.get_running_loop().call_soon(self._next_slice)
                 return
             d = self._runnable[0]
-            if self._pause.reason is not None and self._held(d):
+            if (self._pause.reason is not None or not self._open.is_set()) and self._held(d):
                 return
             self._runnable.popleft()
             if d.result is not None or d.model is None:
@@ -241,9 +300,11 @@ class StageLoop:
 
     def _held(self, d: Delivery) -> bool:
         """True when the stage's pause holds `d` back: everything that would start its handler, but
-        for one probe."""
+        for one probe where the pause is not a person's."""
         if d.result is not None or d.model is None or self._stopping or not d.tracker.live:
             return False
+        if not self._open.is_set():
+            return True
         return not self._pause.may_start(d)
 
     async def _run_concurrent(self, d: Delivery) -> None:
@@ -257,7 +318,9 @@ class StageLoop:
         except KeyboardInterrupt:
             raise
         except BaseException as e:
-            if self._time_limit.end(d):
+            if self._cutter.end(d) and d.tracker.live and not self._stopping:
+                wait_s = self._runs.judge(d, e)
+            elif self._time_limit.end(d):
                 wait_s = self._runs.judge(d, TimeoutError(f"no result after {self._timeout_s} s"))
             elif isinstance(e, asyncio.CancelledError) and d.task.cancelling():
                 self._running -= 1
@@ -269,6 +332,7 @@ class StageLoop:
             else:
                 wait_s = self._runs.judge(d, e)
         self._time_limit.end(d)
+        self._cutter.end(d)
         self._running -= 1
         d.task = None
         if self._pause.probe is d:
@@ -296,7 +360,10 @@ class StageLoop:
         """`d` is no longer in work: the next record of its job may run."""
         following = self._lanes.leave(d)
         if following is not None:
-            self._runnable.append(following)
+            if following.result is None:
+                self._runnable.append(following)
+            else:
+                self._runnable.appendleft(following)
             # From the loop, not from here: a long lane must not become a deep stack.
             asyncio.get_running_loop().call_soon(self._start_more)
         if not self._lanes.active:
@@ -309,7 +376,7 @@ class StageLoop:
 
     def _again(self, d: Delivery) -> None:
         d.timer = None
-        if self._pause.reason is None:
+        if self._pause.reason is None and self._open.is_set():
             self._runnable.appendleft(d)
         else:
             # Behind the others: were it the record and not the world, it must not be each probe.
@@ -381,6 +448,7 @@ class StageLoop:
         """
         self._stopping = True
         self._pause.close()
+        self._open.set()
         if self._journal is not None:
             self._journal.stop()
         self._cancel([d for d in self._lanes.active if d.timer is not None])

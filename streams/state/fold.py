@@ -32,7 +32,7 @@ class StateRecord(LogRecord):
 
 
 class Step(NamedTuple):
-    """One committed step as a row: the columns of `job_history`, and `parent`.
+    """One committed step as a row: the columns of `job_history`, `parent` and `shielded`.
 
     `data`, `error` and `usage` are JSON text; times in `_us` are epoch microseconds.
     """
@@ -63,6 +63,7 @@ class Step(NamedTuple):
     committed_us: int
     wakes_at: datetime | None
     parent: str | None
+    shielded: str | None
     handed_to: tuple[str, ...]
     updated_at: datetime
 
@@ -158,6 +159,7 @@ def _row(record: StateRecord, state: JobState) -> Step:
         record.timestamp_ms * 1000,
         state.wakes_at,
         state.parent,
+        state.shielded,
         state.to,
         state.updated_at,
     )
@@ -195,6 +197,7 @@ def _fault(record: StateRecord, value: bytes, state: JobState) -> str | None:
 def _names_hold_nul(state: JobState) -> bool:
     topic = state.consumed.topic if state.consumed else None
     names = (state.flow, state.stage, state.link, state.worker, state.parent, topic, *state.to)
+    names += (state.shielded,)
     return any("\0" in name for name in names if name is not None)
 
 

@@ -33,7 +33,7 @@ class Join:
     expected: int
     rule: str
     deadline_at: datetime | None
-    #: open, joined or failed; a failed one is opened again by a redrive of its dead letter.
+    #: open, joined, failed or cancelled; a failed one is opened again by a redrive of its letter.
     status: str
     reason: str | None
     done: int

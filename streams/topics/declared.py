@@ -97,7 +97,7 @@ class Plan:
 
 
 def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
-    """All topics that `flow` needs, in the order of its stages, then timers and job-state."""
+    """All topics that `flow` needs, in the order of its stages, then timers, control, job-state."""
     names = settings.names
     retention = str(settings.retention_ms)
     # A hand-off's topic takes less than its dead-letter topic, which must hold it complete.
@@ -125,6 +125,8 @@ def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
         "min.compaction.lag.ms": retention,
         "max.message.bytes": str(_LARGE_BYTES),
     }
+    # The last word on each job and stage; read whole by every worker.
+    control = {"cleanup.policy": "compact", "max.message.bytes": str(_DEFAULT_BYTES)}
     found: list[TopicSpec] = []
     for each in flow.inputs:
         found.append(_spec(names.stage_topic(flow.name, each), handed, settings))
@@ -132,17 +134,24 @@ def specs(flow: Flow, settings: Settings) -> tuple[TopicSpec, ...]:
     for sink in flow.sinks:
         found.append(_spec(names.stage_topic(flow.name, sink), handed, settings))
     found.append(_spec(names.timers_topic, waiting, settings))
+    # One partition: orders have an order.
+    found.append(_spec(names.control_topic, control, settings, partitions=1))
     found.append(_spec(names.job_state_topic, state, settings))
     return tuple(found)
 
 
-def _spec(name: str, config: dict[str, str], settings: Settings) -> TopicSpec:
+def _spec(
+    name: str, config: dict[str, str], settings: Settings, partitions: int | None = None
+) -> TopicSpec:
     # Latencies are computed from the time that the producer wrote.
     config = {**config, "message.timestamp.type": "CreateTime"}
     if settings.replication_factor >= _REPLICAS_FOR_QUORUM:
         config["min.insync.replicas"] = "2"
     return TopicSpec(
-        name, settings.partitions, settings.replication_factor, tuple(sorted(config.items()))
+        name,
+        partitions or settings.partitions,
+        settings.replication_factor,
+        tuple(sorted(config.items())),
     )
 
 

@@ -1,9 +1,9 @@
 """From facts to one answer: the first cause, in a fixed order. Pure.
 
-The order: it is over for good; its record lies in a topic (nobody works there, it runs, its stage
-is paused, it waits in place); it waits for its branches; its record was delivered, or others are
-before it; it waits for a person (an effect in doubt, a dead letter); it waits for a time; its
-record cannot be found; nobody knows it.
+The order: it is over for good; its record lies in a topic (a person has paused the stage, nobody
+works there, it runs, its stage is paused, it waits in place); it waits for its branches; its record
+was delivered, or others are before it; it waits for a person (an effect in doubt, a dead letter);
+it waits for a time; its record cannot be found; nobody knows it.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from streams.why.wording import lives, sentence
 
 _CAUSES: Final[tuple[Callable[[Facts, datetime], Cause | None], ...]] = (
     other_causes.over,
+    queue_causes.ordered,
     queue_causes.no_worker,
     queue_causes.running,
     queue_causes.paused,
@@ -67,8 +68,17 @@ def explain(facts: Facts, now: datetime) -> Answer:
         do=found.do,
         facts={**_state_facts(facts.state), **found.facts},
         projection_behind=facts.behind,
-        also=_behind(facts, now),
+        also=" ".join(filter(None, (_cancelled(facts), _behind(facts, now)))),
     )
+
+
+def _cancelled(facts: Facts) -> str:
+    """That somebody has cancelled it, which is yet to be committed."""
+    order = facts.cancel
+    if order is None:
+        return ""
+    whose = "It" if order.target == facts.job else f"Its ancestor {order.target}"
+    return sentence(f"{whose} was cancelled {order.said}") + " The hop that comes to it ends it."
 
 
 def _behind(facts: Facts, now: datetime) -> str:

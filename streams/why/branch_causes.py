@@ -46,6 +46,11 @@ def _waits(join: Join) -> str:
             f"What it waited for has come to join {join.id}, of {join.expected:,} branches; the "
             f"{JOIN} agent hands the results to stage {join.stage}, and has yet to commit that."
         )
+    if join.status == "cancelled":
+        return (
+            f"Its join {join.id} was closed, since the job is cancelled; the {JOIN} agent has yet "
+            f"to commit that. {ended(join.reason or '')}"
+        )
     if join.status == "failed":
         return (
             f"Its join {join.id} has failed, and the {JOIN} agent has yet to commit that. "

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from schemas.state import JobError, Status
+from streams.control import Order
 from streams.deadletter.actions import Acted
 from streams.deadletter.letters import Place
 from streams.state.forks import Branch, Join, Obstacle
@@ -188,3 +189,6 @@ class Facts:
     #: False: there are more states than were read, and newer ones may be of the job.
     behind_read: bool = True
     projectors: Sequence[WorkerRow] = field(default=())
+    #: Who has cancelled the job, and who has paused the stage that its record lies before.
+    cancel: Order | None = None
+    pause: Order | None = None

@@ -13,6 +13,7 @@ from typing import Final
 
 from schemas.state import JOIN, Status
 from streams.config import Settings
+from streams.control import look as look_at_control
 from streams.deadletter.actions import actions_on
 from streams.deadletter.reader import Span
 from streams.kafka import TopicFacts, partition_of
@@ -53,7 +54,16 @@ def gather(
             break
         time.sleep(_BETWEEN_LOOKS_S)
         facts = look.at(id_prefix)
-    return facts
+    return _with_orders(settings, facts)
+
+
+def _with_orders(settings: Settings, facts: Facts) -> Facts:
+    """With what people have ordered about it."""
+    if facts.state is not None and facts.state.status.terminal:
+        return facts
+    orders, queued = look_at_control(settings, needed=False), facts.queued
+    pause = None if queued is None else orders.pauses(facts.flow, queued.stage)
+    return replace(facts, cancel=orders.cancels(facts.job), pause=pause)
 
 
 def _is_explained(facts: Facts) -> bool:

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from streams.config import Settings
+from streams.control import look
 from streams.errors import BadSetup
 from streams.kafka import (
     AdminClient,
@@ -110,6 +111,7 @@ class _Look:
     def __init__(self, conn: SyncConn, settings: Settings, limit: int) -> None:
         self._conn, self._settings, self._limit = conn, settings, limit
         self.topics = Topics(settings)
+        self._orders = look(settings, needed=False)
 
     def parts(self, groups: Iterable[Group]) -> dict[str, list[Part]]:
         """How far each group is in each partition, by the name of the group."""
@@ -145,7 +147,9 @@ class _Look:
                 for then, part, counted in zip(before[group.name], parts, counts, strict=True):
                     seen = _seen(group, part, counted, facts, workers)
                     moved = max(0, part.passed - then.passed)
-                    seen = replace(seen, moved=moved, apart_s=apart_s)
+                    order = self._orders.pauses(group.flow, group.agent)
+                    said = "" if order is None else order.said
+                    seen = replace(seen, moved=moved, apart_s=apart_s, ordered=said)
                     found.append(judge(seen, now, lost_s))
         return found
 

@@ -71,6 +71,8 @@ class Seen:
     slot: int | None
     #: What that slot says of itself.
     owner: WorkerRow | None
+    #: Of a stage that a person has paused: by whom, since when, why.
+    ordered: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,9 @@ def judge(seen: Seen, now: datetime, lost_s: float) -> Lag:
 
 def _standing(seen: Seen, now: datetime, lost_s: float) -> tuple[Reason | None, str]:
     """Why nothing was finished between the looks; no reason: it is at work all the same."""
+    if seen.ordered:
+        resume = f"handoff stage resume {seen.flow}.{seen.agent}"
+        return Reason.PAUSED, f"Paused {seen.ordered.rstrip('.')}. Let it go on: {resume}"
     if seen.head is None:
         return Reason.NO_POSITION, "It has no position: handoff topics apply."
     if seen.slot is None and not seen.settled:

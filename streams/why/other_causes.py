@@ -27,6 +27,8 @@ def over(facts: Facts, _: datetime) -> Cause | None:
     how = "It is done" if code is Code.DONE else "It was cancelled"
     result = f", handed to {', '.join(state.to)}" if state.to else ""
     why = f"{how}: stage {state.stage} ended it at {at(state.updated_at)}{result}."
+    if state.error is not None:
+        why += f" {ended(state.error.message)}"
     return Cause(code, state.stage, why, (f"handoff jobs show {facts.job}",))
 
 

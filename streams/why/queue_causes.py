@@ -26,6 +26,17 @@ from streams.why.wording import (
 )
 
 
+def ordered(facts: Facts, _: datetime) -> Cause | None:
+    """A person has paused the stage; what runs there goes on."""
+    q, order = facts.queued, facts.pause
+    if q is None or order is None or _entry(facts, "runs") is not None:
+        return None
+    why = sentence(f"{_lies(facts, q)}, and the stage is paused {order.said}")
+    more = {"paused_by": order.by, "paused_at": order.at, "reason": order.reason}
+    do = (f"handoff stage resume {order.target}",)
+    return Cause(Code.PAUSED, q.stage, why, do, {**_queue_facts(q), **more})
+
+
 def no_worker(facts: Facts, now: datetime) -> Cause | None:
     """Its last worker may be a member still: static ones stay so until their session expires."""
     q = facts.queued

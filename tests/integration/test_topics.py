@@ -63,6 +63,7 @@ def test_a_plan_changes_nothing(settings: Settings, admin: AdminClient) -> None:
         "notes.write.dlq",
         "notes.results",
         "timers",
+        "control",
         "job-state",
     ]
     assert describe_topics(settings, admin, [s.name for s in plan.create]) == {}
@@ -86,6 +87,9 @@ def test_topics_have_what_was_declared(settings: Settings, admin: AdminClient) -
     assert state["cleanup.policy"] == "compact"
     assert int(state["min.compaction.lag.ms"]) >= settings.retention_ms
     assert facts(settings, admin, "notes.read").partitions == settings.partitions
+    control = topic_config(settings, admin, settings.prefix + "control")
+    assert control["cleanup.policy"] == "compact"
+    assert facts(settings, admin, "control").partitions == 1
 
 
 def test_groups_start_at_the_first_record_with_a_map(

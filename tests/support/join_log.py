@@ -1,7 +1,8 @@
 """Logs of a join topic, made up, and agents that read them: some crash, some are zombies.
 
 A log is what a partition could hold: an expectation for each fork, arrivals in any order and before
-it too, branches that fail, are redriven and succeed, records that come twice, deadlines, redrives.
+it too, branches that fail, are redriven and succeed, records that come twice, deadlines, redrives,
+cancels.
 `run` lets an owner read it in batches, of which some are lost between Postgres and Kafka, while
 zombies that can never commit apply batches of their own. What was committed is the judge's.
 """
@@ -17,8 +18,16 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from schemas.state import Status
-from streams.joins.book import Book, Incoming, Join, Turn
-from streams.joins.wire import Arrival, Deadline, Expectation, Expected, JoinRecord, Reopen
+from streams.joins.book import Book, Cancelled, Incoming, Join, Turn
+from streams.joins.wire import (
+    Arrival,
+    Cancel,
+    Deadline,
+    Expectation,
+    Expected,
+    JoinRecord,
+    Reopen,
+)
 
 PARENTS = tuple(f"{n:032x}" for n in (1, 2, 3))
 _BRANCHES = 6
@@ -53,8 +62,13 @@ def logs(draw: st.DrawFn) -> Log:
         records += draw(_of_one(parent))
     order = draw(st.permutations(range(len(records))))
     shuffled = _causal([records[n] for n in order])
-    whole = [Incoming(p, (0, 2 * n), r) for n, (p, r) in enumerate(shuffled)]
+    whole = [Incoming(p, (0, 2 * n), r, _cancelled(p, r)) for n, (p, r) in enumerate(shuffled)]
     return Log(tuple(_possible(whole)))
+
+
+def _cancelled(parent: str, record: JoinRecord) -> Cancelled | None:
+    told = isinstance(record, Cancel) or (isinstance(record, Arrival) and record.ancestor)
+    return Cancelled(parent, "told") if told else None
 
 
 def _possible(records: Sequence[Incoming]) -> Iterator[Incoming]:
@@ -93,6 +107,7 @@ def _of_one(draw: st.DrawFn, parent: str) -> list[tuple[str, JoinRecord]]:
         if timed:
             found += [(parent, Deadline(seq))] * draw(st.integers(0, 2))
         found += [(parent, Reopen(seq + 1))] * draw(st.integers(0, 2))
+        found += [(parent, Cancel(seq, parent, b""))] * draw(st.sampled_from((0, 0, 0, 1, 2)))
         first += count
     return found
 
@@ -102,7 +117,9 @@ def _branch(draw: st.DrawFn, n: int) -> list[JoinRecord]:
     """What one branch brings: perhaps nothing, perhaps a failure first, each perhaps twice."""
     fails, ends = draw(st.integers(0, 2)), draw(st.booleans())
     steps: list[JoinRecord] = [Arrival(n, Status.FAILED, k + 1, b"{}") for k in range(fails)]
-    if ends:
+    if draw(st.sampled_from((False, False, False, False, True))):
+        steps.append(Arrival(n, Status.CANCELLED, fails + 1, b"{}", PARENTS[0]))
+    elif ends:
         steps.append(Arrival(n, Status.DONE, fails + 1, b'{"n":%d}' % n))
     return [each for step in steps for each in [step] * draw(st.integers(1, 2))]
 
@@ -112,7 +129,7 @@ def _causal(records: Sequence[tuple[str, JoinRecord]]) -> list[tuple[str, JoinRe
     the expectation; a branch fails before it is redriven."""
 
     def rank(record: JoinRecord) -> int:
-        return int(isinstance(record, Deadline | Reopen))
+        return int(isinstance(record, Deadline | Reopen | Cancel))
 
     ahead: list[tuple[str, JoinRecord]] = []
     held: list[tuple[str, JoinRecord]] = []

@@ -25,6 +25,7 @@ _JOURNAL = "crash/test_poison.py::test_a_worker_killed_at_the_points_of_the_jour
 _LEDGER = "crash/test_ledger_points.py::test_killed_"
 _TIMERS = "crash/test_timers_killed.py::test_a_timekeeper_and_a_dispatcher_killed_at_each"
 _PROJECTOR = "crash/test_projector_points.py::test_a_projector_killed_at_each_point"
+_CANCEL = "crash/test_cancel_killed.py::test_commands_and_workers_killed_around_a_cancel"
 _FORKS = "crash/test_fork_points.py::test_a_fork_killed_at_each_point"
 _REBUILD = "integration/test_projection_rebuild.py::test_a_rebuild_that_is_killed"
 _REDRIVE = "integration/test_redrive.py::test_a_redrive_of_1000_letters_killed_in_the_middle"
@@ -55,6 +56,8 @@ CRASH_POINTS = {
     "projection.swapping": _REBUILD,
     "join.applied": _FORKS,
     "join.decided": _FORKS,
+    "cancel.ordered": _CANCEL,
+    "cancel.woken": _CANCEL,
     "timers.stored": _TIMERS,
     "timers.taken": _TIMERS,
     "timers.dispatched": _TIMERS,

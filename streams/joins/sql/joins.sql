@@ -3,14 +3,15 @@
 -- name: expect
 -- Returns those that are new.
 INSERT INTO joins (
-    parent, seq, flow, forked_by, stage, first_branch, expected, rule, deadline_at, born_us, keys_of, step
+    parent, seq, flow, forked_by, stage, first_branch, expected, rule, deadline_at, born_us, keys_of, shielded, step
 )
 SELECT parent, seq, %(flow)s, forked_by, stage, first_branch, expected, rule,
-       to_timestamp(deadline_ms / 1000.0), born_us, keys_of, seq
+       to_timestamp(deadline_ms / 1000.0), born_us, keys_of, shielded, seq
 FROM unnest(
     %(parents)s::text[], %(seqs)s::integer[], %(forked_by)s::text[], %(stages)s::text[], %(firsts)s::integer[],
-    %(expected)s::integer[], %(rules)s::text[], %(deadlines_ms)s::bigint[], %(born_us)s::bigint[], %(keys_of)s::text[]
-) AS e(parent, seq, forked_by, stage, first_branch, expected, rule, deadline_ms, born_us, keys_of)
+    %(expected)s::integer[], %(rules)s::text[], %(deadlines_ms)s::bigint[], %(born_us)s::bigint[], %(keys_of)s::text[],
+    %(shielded)s::text[]
+) AS e(parent, seq, forked_by, stage, first_branch, expected, rule, deadline_ms, born_us, keys_of, shielded)
 ORDER BY parent COLLATE "C", seq
 ON CONFLICT DO NOTHING
 RETURNING parent, seq;
@@ -19,7 +20,7 @@ RETURNING parent, seq;
 -- All joins of some jobs, in the order of their names, so that a zombie and its successor cannot
 -- lock each other out. An array literal in a condition would be read again for every row.
 SELECT j.parent, seq, stage, first_branch, expected, rule, deadline_at IS NOT NULL AS has_deadline, born_us, keys_of,
-       step, status, done_set, failed_set, reason,
+       shielded, step, status, done_set, failed_set, reason,
        closed_topic_id, closed_partition, closed_offset, reopened_topic_id, reopened_partition, reopened_offset
 FROM unnest(%(parents)s::text::text[]) AS t(parent)
 JOIN joins AS j ON j.parent = t.parent

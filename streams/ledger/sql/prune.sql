@@ -83,7 +83,7 @@ WITH doomed AS (
           WHERE j.parent = a.parent
             AND a.branch >= j.first_branch AND a.branch < j.first_branch + j.expected
             AND NOT coalesce(
-                j.status = 'joined' AND j.closed_at < %(before)s
+                j.status IN ('joined', 'cancelled') AND j.closed_at < %(before)s
                 AND over.status IN ('done', 'cancelled') AND over.updated_at < %(before)s, false)
       )
     FOR UPDATE OF a SKIP LOCKED
@@ -104,7 +104,7 @@ SELECT coalesce(
 WITH doomed AS (
     SELECT j.parent, j.seq
     FROM joins AS j JOIN jobs AS over ON over.trace_id = j.parent
-    WHERE j.closed_at > %(after)s AND j.closed_at <= %(upto)s AND j.status = 'joined'
+    WHERE j.closed_at > %(after)s AND j.closed_at <= %(upto)s AND j.status IN ('joined', 'cancelled')
       AND over.status IN ('done', 'cancelled') AND over.updated_at < %(before)s
     FOR UPDATE OF j SKIP LOCKED
 ), pruned AS (

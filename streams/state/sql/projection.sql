@@ -2,7 +2,7 @@
 
 -- name: create_staging
 -- Lives as long as the connection; emptied at each commit.
-CREATE TEMP TABLE IF NOT EXISTS staged_steps (LIKE job_history, parent text, is_last boolean)
+CREATE TEMP TABLE IF NOT EXISTS staged_steps (LIKE job_history, parent text, shielded text, is_last boolean)
 ON COMMIT DELETE ROWS;
 
 -- name: copy_steps
@@ -12,7 +12,7 @@ COPY staged_steps (
     data, error, usage, link, worker,
     consumed_topic, consumed_topic_id, consumed_partition, consumed_offset,
     born_us, produced_us, polled_us, started_us, finished_us, committed_us,
-    wakes_at, parent, handed_to, updated_at, is_last
+    wakes_at, parent, shielded, handed_to, updated_at, is_last
 ) FROM STDIN;
 
 -- name: append_history
@@ -36,12 +36,12 @@ ON CONFLICT DO NOTHING;
 -- Into `jobs`, or a shadow of it. The guard by seq makes late and repeated records harmless.
 INSERT INTO {table} AS held (
     trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
-    born_at, updated_at, wakes_at
+    born_at, updated_at, wakes_at, shielded
 )
 SELECT
     trace_id, flow, stage, status, seq, attempts, data, error, parent, worker, usage, handed_to,
     timestamptz 'epoch' + born_us * interval '1 microsecond', updated_at,
-    wakes_at
+    wakes_at, shielded
 FROM staged_steps
 WHERE is_last
 ORDER BY trace_id
@@ -50,7 +50,7 @@ ON CONFLICT (trace_id) DO UPDATE SET
     attempts = excluded.attempts, data = excluded.data, error = excluded.error,
     parent = excluded.parent, worker = excluded.worker, usage = excluded.usage,
     handed_to = excluded.handed_to, born_at = excluded.born_at, updated_at = excluded.updated_at,
-    wakes_at = excluded.wakes_at
+    wakes_at = excluded.wakes_at, shielded = excluded.shielded
 WHERE excluded.seq > held.seq;
 
 -- name: keep_reject

@@ -71,11 +71,11 @@ WHERE (
     OR (
         log.flow, log.stage, log.status, log.seq, log.attempts, log.data::text, log.error,
         log.parent, log.worker, log.usage::text, log.handed_to, log.born_at, log.updated_at,
-        log.wakes_at
+        log.wakes_at, log.shielded
     ) IS DISTINCT FROM (
         held.flow, held.stage, held.status, held.seq, held.attempts, held.data::text, held.error,
         held.parent, held.worker, held.usage::text, held.handed_to, held.born_at, held.updated_at,
-        held.wakes_at
+        held.wakes_at, held.shielded
     )
 ) AND NOT EXISTS (
     SELECT FROM unseen_jobs AS unseen WHERE unseen.excused AND unseen.trace_id = held.trace_id

@@ -13,7 +13,7 @@ from schemas import headers as h
 from schemas.ids import child_id
 from streams.audit.join_wire import Arrived, Expected, read_join
 from streams.audit.wire import Claim, Kind, pack, unpack
-from streams.joins.wire import Arrival, Deadline, Reopen, read
+from streams.joins.wire import Arrival, Cancel, Deadline, Reopen, read
 from streams.joins.wire import Expected as Expects
 from tests.unit.audit.test_audit_wire import ID, TOPIC_ID, Message
 
@@ -35,6 +35,7 @@ _HEADERS = st.lists(
         st.tuples(st.just(h.FLOW), _FLOWS),
         st.tuples(st.just(h.REDRIVE), st.just(b"run.join.dlq/0/1")),
         st.tuples(st.just(h.TIMER), st.just(b"deadline")),
+        st.tuples(st.just(h.CANCEL), st.sampled_from([ID.encode(), b"\xff"])),
     ),
     max_size=4,
 )
@@ -49,6 +50,7 @@ _VALUES = st.fixed_dictionaries(
     optional={
         "deadlineMs": st.sampled_from([None, 0, 1_700_000_000_000, -1]),
         "keysOf": st.sampled_from([None, ID, 1]),
+        "shielded": st.sampled_from([None, ID, 1]),
     },
 )
 _WHOLE = {"stage": "merge", "forkedBy": "split", "first": 0, "expected": 50, "rule": "wait"}
@@ -84,6 +86,8 @@ def test_a_record_is_what_the_join_agent_takes_it_for(
             )
         case Deadline(seq=seq):
             assert mine == (pack((key or b"").decode()), seq, Kind.TIMER)
+        case Cancel(seq=seq):
+            assert mine == (pack((key or b"").decode()), seq, Kind.CANCEL)
         case Reopen(seq=seq):
             assert mine == (pack((key or b"").decode()), seq, Kind.REDRIVE)
         case _:

@@ -75,6 +75,8 @@ _HEADERS = st.lists(
         st.tuples(st.just(h.FLOW), _FLOWS),
         st.tuples(st.just(h.REDRIVE), st.just(b"run.work.dlq/0/1")),
         st.tuples(st.just(h.KEYS_OF), st.sampled_from([ID.encode(), b"order\xff", b"", None])),
+        st.tuples(st.just(h.SHIELDED), st.sampled_from([ID.encode(), b"order\xff", None])),
+        st.tuples(st.just(h.CANCEL), st.sampled_from([ID.encode(), b"order\xff", b"", None])),
         st.tuples(st.just(h.FORK), _NUMBERS),
         st.tuples(st.just(h.CHILDREN), _NUMBERS),
         st.tuples(st.just(h.TRACEPARENT), st.just(b"00-x-y-01")),
@@ -104,7 +106,7 @@ def test_a_record_is_of_the_job_and_step_that_the_worker_takes_it_for(
     elif worker.is_new_job:
         assert claim.kind is Kind.SUBMISSION
     elif worker.claimable:
-        assert claim.kind is Kind.REDRIVE
+        assert claim.kind is (Kind.CANCEL if worker.cancelled_with else Kind.REDRIVE)
     elif worker.seq == 1:
         assert claim.kind is Kind.BRANCH
         assert forked_by(message) == worker.forked_at

@@ -45,6 +45,7 @@ PARTS = Target("t-mail.part", Status.RUNNING, b'["part"]')
 
 def delivery(**fields: Any) -> Any:
     given_ = {"job_id": JOB, "key": KEY, "seq": 4, "born_us": BORN, "keys_of": None}
+    given_ |= {"shielded": None, "cancelled_with": None}
     return SimpleNamespace(**{**given_, **fields})
 
 

@@ -55,9 +55,9 @@ class Task(BaseModel):
 class Bench:
     """One stage loop and what came out of it."""
 
-    def __init__(self, each: Stage[Any, Any]) -> None:
-        self.settings = load_settings(max_payload_bytes=1_000)
-        flow = Flow("mail", (each,), sinks=("out", "other"))
+    def __init__(self, each: Stage[Any, Any], *others: Stage[Any, Any], **parts: Any) -> None:
+        self.settings = load_settings(max_payload_bytes=1_000, cancel_grace_s=0.05)
+        flow = Flow("mail", (each, *others), sinks=("out", "other"))
         self.commits = RecordedCommits()
         self.budget = Budget(1_000, 2**20)
         self.writer = RecordWriter(flow, each, self.settings, "0.test")
@@ -72,6 +72,7 @@ class Bench:
             effects=NoEffects(),
             commits=self.commits,
             budget=self.budget,
+            **parts,
         )
         self._offset = 0
 

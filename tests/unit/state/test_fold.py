@@ -77,6 +77,7 @@ def test_a_step_carries_every_field_of_its_state() -> None:
         error={"kind": "bad_record", "message": "no\0 subject"},
         usage={"tokens": 7},
         parent=job_id(1),
+        shielded=job_id(1),
         link="00-aa-bb-01",
         wakesAt=datetime(2026, 1, 2, tzinfo=UTC),
     )
@@ -106,6 +107,7 @@ def test_a_step_carries_every_field_of_its_state() -> None:
         "committed_us": 1_760_000_000_123_000,
         "wakes_at": datetime(2026, 1, 2, tzinfo=UTC),
         "parent": job_id(1),
+        "shielded": job_id(1),
         "handed_to": ("act",),
         "updated_at": source.updated_at,
     }
