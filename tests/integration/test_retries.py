@@ -3,8 +3,6 @@ whoever is killed or stopped meanwhile; and it holds nobody up."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from schemas import headers as h
 from schemas.state import JobState, Status
 from streams.config import Settings
-from tests.support import flows
+from tests.support import flows, forked
 from tests.support.judge import steps_by_job
 from tests.support.patient import APP, ATTEMPTS, HELD_APP, Ask, flow, held_flow
 from tests.support.rig import Rig, job_id
@@ -117,9 +115,9 @@ def test_a_long_wait_is_a_visible_step_and_its_job_goes_on_when_it_is_due(
 
 
 def _show(rig: Rig, n: int) -> str:
-    command = [sys.executable, "-m", "streams.cli", "jobs", "show", job_id(n)]
-    env = environment(rig.settings)
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    shown = forked.run("streams.cli", "jobs", "show", job_id(n), env=environment(rig.settings))
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
 
 
 def test_attempts_survive_kills_and_stops_and_never_exceed_the_policy(
