@@ -20,6 +20,7 @@ from streams.kafka import (
     admin_client,
     describe_topics,
     idempotent_producer,
+    meet,
 )
 from streams.submission import BulkSender, Heading, Item, batches, check, undelivered
 
@@ -116,6 +117,7 @@ class Client:
     def _must_exist(self, topic: str) -> None:
         if not describe_topics(self._settings, admin_client(self._settings), [topic]):
             raise BadSetup(f"Topic {topic} does not exist. Run `handoff topics apply` first.")
+        meet(self._producer, topic)
 
 
 def entry_stage(flow: Flow, stage: str | None) -> Stage[Any, Any]:
