@@ -201,8 +201,10 @@ def _serve() -> dict[str, Any] | None:
     while True:
         length, files, _, _ = socket.recv_fds(control, _NUMBER.size, 3)
         if not length:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for pid in running:
                 os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
             return None
         said = control.recv(_NUMBER.unpack(length)[0], socket.MSG_WAITALL)
         # A child must be known before it is reaped.
