@@ -5,8 +5,8 @@ SHELL := /bin/bash
 
 PYTHON ?= python3
 BIN := .venv/bin
-# Two at once, each with a broker and a Postgres of its own: tests wait more than they work.
-PARALLEL ?= -n 2 --dist worksteal
+# Three at once, on one broker and one Postgres: tests wait more than they work.
+PARALLEL ?= -n 3 --dist worksteal
 SECONDS ?= 600
 SEED ?=
 SOURCES := streams schemas agents infra tests

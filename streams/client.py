@@ -22,6 +22,7 @@ from streams.kafka import (
     admin_client,
     describe_topics,
     idempotent_producer,
+    meet,
 )
 from streams.orchestration.wire import signal_headers
 from streams.signals import Signal
@@ -152,6 +153,7 @@ class Client:
     def _must_exist(self, topic: str) -> None:
         if not describe_topics(self._settings, admin_client(self._settings), [topic]):
             raise BadSetup(f"Topic {topic} does not exist. Run `handoff topics apply` first.")
+        meet(self._producer, topic)
 
 
 def entry_stage(flow: Flow, stage: str | None) -> Stage[Any, Any]:

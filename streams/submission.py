@@ -25,7 +25,7 @@ from schemas.headers import (
 from schemas.ids import is_job_id, traceparent
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup, BadWorld
-from streams.kafka import KafkaError, Message, idempotent_producer
+from streams.kafka import KafkaError, Message, idempotent_producer, meet
 
 #: Bounds of one batch: two of them may be in memory and unconfirmed.
 _BATCH_RECORDS = 10_000
@@ -120,6 +120,7 @@ class BulkSender:
         self._topic = topic
         self._heading = heading
         self._producer = idempotent_producer(settings)
+        self._met = False
         self._sent: deque[_Batch] = deque()
 
     def send(self, items: list[Item]) -> list[str]:
@@ -127,6 +128,9 @@ class BulkSender:
 
         Raises `BadWorld` for the first delivery that failed; ids returned before stay accepted.
         """
+        if not self._met:
+            meet(self._producer, self._topic)
+            self._met = True
         batch = _Batch([job_id for job_id, _ in items])
         for n, (job_id, value) in enumerate(items, 1):
             check(self._settings, job_id, value)

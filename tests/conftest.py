@@ -1,4 +1,4 @@
-"""Fixtures on real services: a broker and a Postgres per process, started when first asked for.
+"""Fixtures on real services: a broker and a Postgres per run, started when first asked for.
 
 They are started by the project's own code, or skipped where KAFKA_BOOTSTRAP_SERVERS or DATABASE_URL
 name running ones. If they cannot be started, the tests that need them fail with the sentence that
@@ -7,6 +7,7 @@ says why: a run without services is not a run that passed.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from uuid import uuid4
@@ -17,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
-from infra.services import Endpoints, services
+from infra.services import Endpoints
 from streams.config import Settings
 from streams.postgres import drop_database, with_database
 from streams.state.migrate import migrate
@@ -36,10 +37,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def endpoints() -> Iterator[Endpoints]:
+def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoints]:
     """Kafka and Postgres of this run."""
-    # fsync is off: tests kill processes, not the machine, and the data is thrown away.
-    with services(fsync=False) as running:
+    from tests.support.shared import shared_services
+
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # that of all workers of the run
+    with shared_services(folder) as running:
         yield running
 
 

@@ -26,7 +26,7 @@ from infra.process import (
 
 _ROLE: Final = "postgres"
 _DATABASE: Final = "handoff"
-_MAX_CONNECTIONS: Final = 100
+_MAX_CONNECTIONS: Final = 200
 _START_TIMEOUT_S: Final = 120.0
 _STOP_GRACE_S: Final = 20.0
 _PORT_TRIES: Final = 5

@@ -19,6 +19,7 @@ from streams.kafka import (
     admin_client,
     describe_topics,
     idempotent_producer,
+    meet,
 )
 
 _POLL_S: Final = 0.1
@@ -80,6 +81,8 @@ class Sender:
             with admin_client(self._settings) as admin:
                 facts = describe_topics(self._settings, admin, sorted(unknown))
             self._known |= {name: name in facts for name in unknown}
+            if facts:
+                meet(self._producer, next(iter(facts)))
         except HandoffError as e:
             outcome.fault = e
 

@@ -25,7 +25,7 @@ from streams.kafka.clients import (
     reading_consumer,
     transactional_producer,
 )
-from streams.kafka.cluster import cluster_answers
+from streams.kafka.cluster import cluster_answers, meet
 from streams.kafka.faults import WORLD, blame, fenced
 from streams.kafka.following import follow
 from streams.kafka.groups import GroupFacts, Member, describe_group, describe_settled_group
@@ -89,6 +89,7 @@ __all__ = [
     "idempotent_producer",
     "known_end",
     "low_watermarks",
+    "meet",
     "offsets_since",
     "partition_of",
     "pull",

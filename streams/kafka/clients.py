@@ -70,6 +70,9 @@ def _common(settings: Settings, on_error: ErrorCallback | None = None) -> dict[s
         "socket.keepalive.enable": True,
         # Small requests must not wait for Nagle's algorithm.
         "socket.nagle.disable": True,
+        # Doubled with every try. The driver also waits for it between its first connection and the
+        # one to the broker that it has learnt of by it: at each start of each client.
+        "reconnect.backoff.ms": 20,
         "reconnect.backoff.max.ms": 1_000,
         "error_cb": on_error or (lambda _e: None),
         # Transport noise goes to `error_cb`; librdkafka would print it to stderr as well.

@@ -19,6 +19,7 @@ from streams.kafka import (
     KafkaException,
     Producer,
     TopicPartition,
+    meet,
     transactional_producer,
 )
 from streams.runtime.delivery import OutRecord
@@ -89,6 +90,7 @@ class Transactor:
         while not self._stopping():
             producer = transactional_producer(self._settings, self._id, self._on_broken)
             try:
+                self._call(partial(meet, producer, self._settings.names.job_state_topic))
                 self._call(partial(producer.init_transactions, self._settings.commit_timeout_s))
             except KafkaException as e:
                 error: KafkaError = e.args[0]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -24,6 +23,8 @@ from streams.crashpoints import arm
 from streams.errors import EffectParked
 from streams.ledger.effects import Ledger
 from streams.postgres import SyncConn, connect, open_pool
+from tests.support import forked
+from tests.support.forked import Forked
 from tests.support.worker import environment
 
 pytestmark = pytest.mark.services
@@ -98,12 +99,10 @@ def kill_at(settings: Settings, tmp_path: Path) -> Kill:
     return run
 
 
-def start(settings: Settings, path: Path, kind: Kind) -> subprocess.Popen[bytes]:
+def start(settings: Settings, path: Path, kind: Kind) -> Forked:
     """A worker that runs the effect."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.crash.test_ledger_points", str(path), kind],
-        env=environment(settings),
-    )
+    module = "tests.crash.test_ledger_points"
+    return forked.start(module, str(path), kind, env=environment(settings))
 
 
 def status(settings: Settings) -> str | None:
@@ -136,7 +135,7 @@ async def test_killed_while_its_claim_is_under_way(settings: Settings, tmp_path:
     assert len(outbox.mails) == 1
 
 
-def wait_until(fact: Callable[[], bool], child: subprocess.Popen[bytes] | None = None) -> None:
+def wait_until(fact: Callable[[], bool], child: Forked | None = None) -> None:
     """Within a minute, and before the child ends by itself."""
     deadline = time.monotonic() + 60
     while not fact():

@@ -10,11 +10,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from streams.config import Settings
+from tests.conftest import NewSettings
 from tests.faults.conftest import Hurt
 from tests.support.flows import Job
 from tests.support.judge import (
@@ -28,6 +30,11 @@ from tests.support.proxy import Proxy
 from tests.support.rig import Rig, job_id
 
 pytestmark = pytest.mark.services
+
+#: Time-outs that an outage of `AWAY_S` exceeds.
+SHORT: dict[str, Any] = {"session_timeout_ms": 2_000, "transaction_timeout_ms": 3_000}
+#: The broker also looks only once a second for what has timed out.
+AWAY_S = 7.0
 
 
 def _hand_off(rig: Rig, jobs: list[Job]) -> None:
@@ -82,14 +89,14 @@ def test_case_07_workers_go_on_by_themselves_after_the_broker_was_away(
 ) -> None:
     """Longer than the session, the transaction's and the commit's time-out. Work is in flight when
     it goes, and finishes while it is away."""
-    with Rig(hurt.settings, tmp_path) as rig:
+    with Rig(hurt.settings, tmp_path, commit_timeout_s=4.0, **SHORT) as rig:
         worker = rig.worker()
         ids = rig.submit([Job(n=n, gate="" if n % 2 else "away") for n in range(100)])
         rig.wait_results(50)
         rig.wait(lambda: rig.target.waiting("away") == 50, "half of the jobs are at work")
         hurt.kafka.stop()
         rig.target.open("away")
-        time.sleep(35)
+        time.sleep(AWAY_S)
         assert worker.running
         hurt.kafka.start()
         rig.wait_results(100)
@@ -106,7 +113,7 @@ def test_case_08_a_stop_ends_within_its_bound_when_the_database_does_not_answer(
     port = int(str(conninfo_to_dict(settings.database_url)["port"]))
     with Proxy(port) as proxy, Rig(settings, tmp_path, grace_s=1.0) as rig:
         url = make_conninfo(settings.database_url, host="127.0.0.1", port=proxy.port)
-        worker = rig.worker(database_url=url, database_timeout_s=2.0)
+        worker = rig.worker(database_url=url, database_timeout_s=2.0, commit_timeout_s=4.0)
         ids = rig.submit([Job(n=n, gate="stop", effect="repeatable") for n in range(50)])
         rig.wait(lambda: rig.target.waiting("stop") == 50, "jobs stand before their effect")
         with proxy.frozen():
@@ -138,27 +145,33 @@ def test_case_09_a_one_to_one_copy_that_is_killed_and_restarted_has_no_duplicate
 
 
 def test_case_10_a_handler_that_outlives_the_poll_interval_runs_once_and_idling_costs_nothing(
-    settings: Settings, tmp_path: Path
+    new_settings: NewSettings, tmp_path: Path
 ) -> None:
     """Once with room for more records, once with none, when the consumer is paused."""
-    with Rig(settings, tmp_path, max_poll_interval_ms=10_000) as rig:
-        jobs = [Job(n=n, gate="long", effect="repeatable") for n in range(4)]
-        _hand_off(rig, jobs)
-        worker = rig.worker("work", max_in_flight_records=2)
+    changes = {"max_poll_interval_ms": 10_000}
+    for name in ("full", "roomy"):
+        (tmp_path / name).mkdir()
+    with (
+        Rig(new_settings(), tmp_path / "full", **changes) as full,
+        Rig(new_settings(), tmp_path / "roomy", **changes) as roomy,
+    ):
+        held = [Job(n=n, gate="long", effect="repeatable") for n in range(4)]
+        _hand_off(full, held)
+        workers = [full.worker("work", max_in_flight_records=2), roomy.worker("work")]
         # `take` has nothing to do all the time.
-        idle = rig.worker("take")
-        rig.wait(lambda: rig.target.waiting("long") == 2, "there is no room for more")
-        time.sleep(12)
-        rig.target.open("long")
-        _assert_handed_on_once(rig, jobs)
-        roomy = [Job(n=n, wait_ms=12_000, effect="repeatable") for n in range(10, 14)]
-        _hand_off(rig, roomy)
-        rig.wait(lambda: len(rig.records("finish")) == 8, "those are done, too")
-        _assert_handed_on_once(rig, jobs + roomy)
-        assert len(rig.target.calls) == 8
-        ids = rig.submit([Job(n=20)])
-        rig.wait(lambda: ids[0] in {r.job for r in rig.records("work")}, "the idle one works")
-        for each in (worker, idle):
+        workers.append(full.worker("take"))
+        full.wait(lambda: full.target.waiting("long") == 2, "there is no room for more")
+        full.wait(lambda: "assigned" in workers[2].log, "the idle one is in its group")
+        slow = [Job(n=n, wait_ms=12_000, effect="repeatable") for n in range(4)]
+        _hand_off(roomy, slow)
+        roomy.wait(lambda: len(roomy.records("finish")) == 4, "those took longer than a poll may")
+        full.target.open("long")
+        for rig, jobs in ((full, held), (roomy, slow)):
+            _assert_handed_on_once(rig, jobs)
+            assert len(rig.target.calls) == 4
+        ids = full.submit([Job(n=20)])
+        full.wait(lambda: ids[0] in {r.job for r in full.records("work")}, "the idle one works")
+        for each in workers:
             assert each.log.count("assigned") == 1, "it never left its group"
             assert each.stop() == 0
 
@@ -174,13 +187,14 @@ def test_case_11_producers_are_rebuilt_after_an_outage_and_order_per_job_is_kept
         for seq in range(1, records + 1)
         for n in range(60)
     ]
-    with Rig(hurt.settings, tmp_path, max_in_flight_records=64, max_commit_records=20) as rig:
+    few = {"max_in_flight_records": 64, "max_commit_records": 20}
+    with Rig(hurt.settings, tmp_path, **few, **SHORT) as rig:
         worker = rig.worker("work", kafka_bootstrap_servers=hurt.proxy.address)
         rig.hand_off("work", steps)
         rig.wait(lambda: len(rig.records("finish")) > 100, "the stream runs")
         with hurt.proxy.away():
             assert len(rig.records("finish")) < len(steps), "work was in flight"
-            time.sleep(14)
+            time.sleep(AWAY_S)
         rig.wait_drained("work")
         assert_no_step_twice(rig)
         expected = {job_id(n): list(range(2, records + 2)) for n in range(60)}

@@ -30,7 +30,7 @@ def test_partitions_that_a_killed_member_had_just_let_go_find_an_owner(
     settings: Settings, tmp_path: Path
 ) -> None:
     """It comes back within its session: for the group, nothing has happened."""
-    with Rig(settings, tmp_path, session_timeout_ms=15_000) as rig:
+    with Rig(settings, tmp_path, session_timeout_ms=8_000) as rig:
         doomed = rig.worker("work", crash_point="poll.revoked")
         rig.wait(lambda: len(_owned(rig) or ()) == PARTITIONS, "slot 0 owns all partitions")
         rig.worker("work", slot=1)

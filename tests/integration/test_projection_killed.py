@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
-from contextlib import suppress
-from pathlib import Path
 
 import psycopg
 import pytest
@@ -15,13 +14,13 @@ from streams.config import Settings
 from streams.postgres import connect, open_pool
 from streams.state.fold import StateRecord
 from streams.state.projector import Projection, moves_of
+from tests.support import forked
 from tests.support.folded import verify
 from tests.unit.state.records import TOPIC, TOPIC_ID, job_id, record, state
 
 pytestmark = pytest.mark.services
 
 JOBS = 5
-ROOT = Path(__file__).parents[2]
 MODULE = "tests.integration.test_projection_killed"
 
 
@@ -53,18 +52,15 @@ async def test_a_projector_killed_in_the_middle_has_changed_nothing(
         psycopg.connect(settings.database_url, autocommit=True) as watch,
     ):
         gate.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
-        child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", MODULE, settings.database_url, cwd=ROOT
-        )
+        child = forked.start(MODULE, settings.database_url, env=os.environ)
         try:
             async with asyncio.timeout(60):
                 while not waits_for_a_lock(watch):
-                    assert child.returncode is None, "the projector ended before the kill"
+                    assert child.poll() is None, "the projector ended before the kill"
                     await asyncio.sleep(0.02)
         finally:
-            with suppress(ProcessLookupError):
-                child.kill()
-            await child.wait()
+            child.kill()
+            child.wait()
         assert child.returncode == -signal.SIGKILL
         gate.rollback()
     # The dead one's backend may still be at work: the row locks make the next one wait for it.

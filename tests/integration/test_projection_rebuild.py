@@ -21,6 +21,7 @@ from streams.kafka import admin_client, change_topic_config
 from streams.postgres import connect
 from streams.state import rebuild as rebuilding
 from streams.state.shadow import Shadow
+from tests.support import forked
 from tests.support.commands import Command, Completed
 from tests.support.flows import Job
 from tests.support.folded import verify as verify_in_memory
@@ -235,13 +236,7 @@ def test_a_rebuild_that_is_killed_has_changed_nothing_and_the_next_one_is_whole(
     rig.sql("DELETE FROM job_history WHERE trace_id = %s AND seq = 1", job_id(1))
     held, table = rig.sql("SELECT * FROM jobs ORDER BY trace_id"), _table(rig)
     settings = rig.settings.model_copy(update={"crash_point": point})
-    killed = subprocess.run(
-        [sys.executable, "-m", "streams.cli", "projection", "rebuild"],
-        env=environment(settings),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    killed = forked.run("streams.cli", "projection", "rebuild", env=environment(settings))
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     # The dead one's backend may still hold its locks: this waits for it.
     assert rig.sql("SELECT * FROM jobs ORDER BY trace_id") == held

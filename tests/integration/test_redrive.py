@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from schemas import headers as h
 from schemas.state import Status
 from streams.config import Settings
 from streams.deadletter import redrive
+from tests.support import forked
 from tests.support.commands import Command
 from tests.support.flows import Job
 from tests.support.judge import (
@@ -46,15 +45,8 @@ pytestmark = pytest.mark.services
 def killed_redrive(rig: Rig, point: str) -> None:
     """The command in a process of its own, which ends at `point`."""
     settings = rig.settings.model_copy(update={"crash_point": point})
-    done = subprocess.run(
-        [sys.executable, "-m", "streams.cli", "dlq", "redrive", *ALL],
-        env=environment(settings),
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    done = forked.run("streams.cli", "dlq", "redrive", *ALL, env=environment(settings))
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 def test_letters_redriven_twice_yield_one_result_and_one_effect_each(

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from schemas.ids import traceparent
 from schemas.state import Status
 from streams.audit import audited
 from streams.config import Settings
+from tests.support import forked
 from tests.support.audits import found, pairs, project, truncate
 from tests.support.commands import Command, Completed
 from tests.support.flows import Job
@@ -218,15 +217,8 @@ def test_a_command_killed_before_it_sends_is_run_again(town: Town) -> None:
     (job,) = town.finished(Job(n=7, effect="once"))
     settings = town.rig.settings.model_copy(update={"crash_point": "rerun.recorded"})
     args = ("jobs", "rerun", job, "--from", "work", "--effects", "same", "--app", APP)
-    killed = subprocess.run(
-        [sys.executable, "-m", "streams.cli", *args],
-        env=environment(settings),
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    killed = forked.run("streams.cli", *args, env=environment(settings))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     assert [r for r in town.rig.records("work") if r.header(h.RERUN)] == []
     assert town.rerun(job, "work", "same")["outcome"] == "sent again"
     town.run_to(2)

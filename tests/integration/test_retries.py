@@ -3,8 +3,6 @@ whoever is killed or stopped meanwhile; and it holds nobody up."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,7 +12,7 @@ import pytest
 from schemas import headers as h
 from schemas.state import JobState, Status
 from streams.config import Settings
-from tests.support import flows
+from tests.support import flows, forked
 from tests.support.judge import steps_by_job
 from tests.support.patient import APP, ATTEMPTS, HELD_APP, Ask, flow, held_flow
 from tests.support.rig import Rig, job_id
@@ -86,12 +84,12 @@ def test_a_long_wait_is_a_visible_step_and_its_job_goes_on_when_it_is_due(
 ) -> None:
     with Rig(settings, tmp_path, flow) as rig:
         rig.worker(app=APP)
-        rig.submit([Ask(n=0, good_at=2, wait_ms=12_000), Ask(n=1)])
+        rig.submit([Ask(n=0, good_at=2, wait_ms=6_000), Ask(n=1)])
         rig.wait(lambda: is_waiting(rig, 0, 1), "job 0 waits")
         waiting = last_state(rig, 0)
         assert waiting is not None
         assert waiting.wakes_at is not None
-        assert waiting.wakes_at - waiting.updated_at == timedelta(seconds=12)
+        assert waiting.wakes_at - waiting.updated_at == timedelta(seconds=6)
         assert rig.drained("ask"), "nothing is held while it waits"
         rig.wait(
             lambda: rig.sql("SELECT 1 FROM jobs WHERE wakes_at = %s", waiting.wakes_at),
@@ -117,9 +115,9 @@ def test_a_long_wait_is_a_visible_step_and_its_job_goes_on_when_it_is_due(
 
 
 def _show(rig: Rig, n: int) -> str:
-    command = [sys.executable, "-m", "streams.cli", "jobs", "show", job_id(n)]
-    env = environment(rig.settings)
-    return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
+    shown = forked.run("streams.cli", "jobs", "show", job_id(n), env=environment(rig.settings))
+    assert shown.returncode == 0, shown.stderr
+    return shown.stdout
 
 
 def test_attempts_survive_kills_and_stops_and_never_exceed_the_policy(
@@ -128,7 +126,7 @@ def test_attempts_survive_kills_and_stops_and_never_exceed_the_policy(
     with Rig(settings, tmp_path, flow) as rig:
         rig.worker("timers", app=APP)
         worker = rig.worker("ask", app=APP)
-        rig.submit([Ask(n=0, good_at=99, wait_ms=6_000)])
+        rig.submit([Ask(n=0, good_at=99, wait_ms=2_500)])
         for attempt in range(1, ATTEMPTS):
             rig.wait(lambda n=attempt: is_waiting(rig, 0, n), f"it waits after attempt {attempt}")
             # In turn a kill and a graceful stop, each in the middle of a wait.
@@ -148,7 +146,7 @@ def test_a_graceful_stop_in_the_middle_of_a_wait_in_place_forgets_no_attempt(
     with Rig(settings, tmp_path, held_flow) as rig:
         rig.worker("timers", app=HELD_APP)
         worker = rig.worker("ask", app=HELD_APP)
-        rig.submit([Ask(n=0, good_at=99, wait_ms=6_000)])
+        rig.submit([Ask(n=0, good_at=99, wait_ms=2_500)])
         for attempt in range(1, ATTEMPTS):
             rig.wait(lambda n=attempt: runs(rig, 0) == n, f"attempt {attempt} has run")
             # What it waits for is in memory alone.

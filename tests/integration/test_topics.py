@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import uuid4
 
 import pytest
@@ -43,6 +44,15 @@ def write(note: Note, job: Context) -> Note:
 
 
 FLOW = Flow("notes", (read, write), sinks=("results",))
+
+
+def create(settings: Settings, admin: AdminClient, topic: NewTopic) -> None:
+    """Returns once it is seen, too, which a busy broker takes a moment for."""
+    create_topic(settings, admin, topic)
+    deadline = time.monotonic() + 60
+    while not describe_topics(settings, admin, [topic.topic]):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -125,11 +135,7 @@ def test_a_drifted_setting_is_put_back_and_others_are_left_alone(
 ) -> None:
     name = settings.prefix + "notes.read"
     own = {"retention.ms": "60000", "segment.ms": "3600000"}
-    create_topic(
-        settings,
-        admin,
-        NewTopic(name, num_partitions=settings.partitions, replication_factor=1, config=own),
-    )
+    create(settings, admin, NewTopic(name, settings.partitions, 1, config=own))
     found = topics.apply(FLOW, settings)
     changes = {(c.key, c.found, c.wanted) for c in found.change}
     assert ("retention.ms", "60000", str(settings.retention_ms)) in changes
@@ -143,11 +149,7 @@ def test_a_partition_count_that_differs_is_said_and_kept(
     settings: Settings, admin: AdminClient
 ) -> None:
     name = settings.prefix + "notes.read"
-    create_topic(
-        settings,
-        admin,
-        NewTopic(name, num_partitions=settings.partitions + 2, replication_factor=1),
-    )
+    create(settings, admin, NewTopic(name, settings.partitions + 2, 1))
     topics.apply(FLOW, settings)
     plan = topics.plan(FLOW, settings)
     assert len(plan.fixed) == 1

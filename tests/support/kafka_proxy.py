@@ -180,7 +180,7 @@ async def _frame(reader: asyncio.StreamReader) -> bytes:
 @contextmanager
 def broker_behind(proxy: KafkaProxy, folder: Path) -> Iterator[Kafka]:
     """A broker of one's own: `bootstrap_servers` leads straight to it, `proxy.address` through."""
-    kafka = Kafka(Place(folder), proxy_port=proxy.port)
+    kafka = Kafka(Place(folder), proxy_port=proxy.port, brief=True)
     try:
         kafka.start()
         proxy.upstream_port = kafka.port_behind_proxy

@@ -63,7 +63,8 @@ class Rig:
     def __enter__(self) -> Self:
         topics.apply(self.flow, self.settings)
         self.target = self._stack.enter_context(Target(self._folder / "target"))
-        self.admin = AdminClient({"bootstrap.servers": self.settings.kafka_bootstrap_servers})
+        servers = {"bootstrap.servers": self.settings.kafka_bootstrap_servers}
+        self.admin = AdminClient({**servers, "reconnect.backoff.ms": 20})
         self._producer = Producer(
             {
                 "bootstrap.servers": self.settings.kafka_bootstrap_servers,

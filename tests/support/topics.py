@@ -52,6 +52,7 @@ class TopicLog:
                 "isolation.level": "read_committed" if committed else "read_uncommitted",
                 "auto.offset.reset": "error",
                 "fetch.wait.max.ms": 20,
+                "reconnect.backoff.ms": 20,
                 "error_cb": lambda _: None,
             }
         )

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from streams.config import Settings
+from tests.support import forked
 
-_REPOSITORY = Path(__file__).parents[2]
 _ALIASES = {"kafka_bootstrap_servers": "KAFKA_BOOTSTRAP_SERVERS", "database_url": "DATABASE_URL"}
 #: Generous: only a worker that hangs reaches it.
 _END_TIMEOUT_S = 60.0
@@ -37,15 +36,12 @@ class Worker:
         self.slot = settings.slot
         self.expected_to_run = True
         self._log = log
-        command = [sys.executable, "-m", "streams.cli", "worker", *stages, "--app", app]
         with log.open("wb") as out:
-            self.process = subprocess.Popen(
-                command,
+            self.process = forked.start(
+                *("streams.cli", "worker", *stages, "--app", app),
                 env=environment(settings, **variables),
-                cwd=_REPOSITORY,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                stdin=subprocess.DEVNULL,
+                out=out.fileno(),
+                err=out.fileno(),
             )
 
     @property
