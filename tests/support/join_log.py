@@ -62,7 +62,9 @@ def logs(draw: st.DrawFn) -> Log:
         records += draw(_of_one(parent))
     order = draw(st.permutations(range(len(records))))
     shuffled = _causal([records[n] for n in order])
-    whole = [Incoming(p, (0, 2 * n), r, _cancelled(p, r)) for n, (p, r) in enumerate(shuffled)]
+    whole = [
+        Incoming(p, (0, 2 * n), r, cancelled=_cancelled(p, r)) for n, (p, r) in enumerate(shuffled)
+    ]
     return Log(tuple(_possible(whole)))
 
 
@@ -153,7 +155,7 @@ class Shelf:
     def write(self, batch: Sequence[Incoming]) -> list[Turn]:
         parents = {x.parent for x in batch}
         new = set()
-        for parent, _, record, _ in batch:
+        for parent, _, record, *_ in batch:
             if isinstance(record, Expected) and (parent, record.seq) not in self.joins:
                 self.joins[parent, record.seq] = opened(parent, record)
                 new.add((parent, record.seq))
