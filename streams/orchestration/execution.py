@@ -34,6 +34,8 @@ from streams.signals import Signal
 #: A run is run again over its whole journal for each event; a longer one hands itself on.
 MAX_COMMANDS: Final = 2_000
 
+_MAX_CLOSES: Final = 100
+
 Function = Callable[[Any, Run], Coroutine[Any, Any, Any]]
 
 
@@ -101,6 +103,8 @@ class Execution:
         self._function, self._model = function, model
         self._run: Coroutine[Any, Any, Any] | None = None
         self._order = 0
+        #: Of the signals and the cancel that were taken: as the how-manieth events they came.
+        self.taken: set[int] = set()
         self._over: dict[int, Came] = {}
         self._by_child: dict[int, Command] = {}
         self._signals: defaultdict[str, deque[Came]] = defaultdict(deque)
@@ -147,6 +151,7 @@ class Execution:
                 signal = Signal.from_json(event.value)
                 self._signals[event.detail].append(Came(self._order, signal))
             case "cancel" if self._cancel is None:
+                self.taken.add(self._order)
                 told = orjson.loads(event.value or b"{}")
                 self._cancel = RunCancelled(told.get("by", "?"), told.get("reason", ""))
 
@@ -283,6 +288,7 @@ class Execution:
         assert came is not None, "only what is over is taken"
         if command.kind == SIGNAL and came is not self._over.get(command.n):
             self._signals[command.name].popleft()
+            self.taken.add(came.order)
         return came
 
     @property
@@ -293,13 +299,17 @@ class Execution:
         """Let go of the function where it waits."""
         run, self._run = self._run, None
         self._misfit = self._misfit or "the run is over"
-        if run is not None and self.end is None:
+        for _ in range(_MAX_CLOSES):
             try:
-                run.close()
-            except BaseException as e:
-                # Its `finally` awaited or asked for something: that is for the run that ends.
-                if isinstance(e, KeyboardInterrupt):
-                    raise
+                if run is not None:
+                    run.close()
+                return
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: S112
+                # A `finally` that awaits or asks for something: it is for the run that ends. Closed
+                # again, it gets past it.
+                continue
 
 
 def describe(command: Command) -> str:
