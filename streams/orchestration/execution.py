@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from pydantic import BaseModel
 
+from schemas.ids import MAX_CHILDREN, MAX_DEPTH
 from schemas.state import JobError, Status, job_error
 from streams.errors import BadRecord, BadSetup, HandoffError
 from streams.orchestration.run import (
@@ -259,21 +260,30 @@ class Execution:
                 f"it has issued {n:,} commands, the most that one run may have; let it hand itself "
                 f'on: return Emit("{self._id.stage}", …).'
             )
-        child = None
-        if kind == CALL:
-            if name not in self._calls:
-                declared = ", ".join(self._calls) or "nothing"
-                raise BadSetup(
-                    f"Orchestration {self._id.stage} calls {name}, but declares {declared}: add it "
-                    "to its `calls`."
-                )
-            child = self._next_child
-            self._next_child += 1
+        if "\0" in name:
+            raise BadRecord(f"it waits for signal {name!r}: a name has no NUL.")
+        child = self._child(name) if kind == CALL else None
         command = Command(n, kind, name, due_us, child, model, self.cancelled)
         self.commands.append(command)
         if child is not None:
             self._by_child[child] = command
         return command
+
+    def _child(self, name: str) -> int:
+        """The number of the next child, if it may be called."""
+        if name not in self._calls:
+            declared = ", ".join(self._calls) or "nothing"
+            raise BadSetup(
+                f"Orchestration {self._id.stage} calls {name}, but declares {declared}: add it to "
+                "its `calls`."
+            )
+        if self._next_child == MAX_CHILDREN or self._id.trace_id.count("/") >= MAX_DEPTH:
+            raise BadRecord(
+                f"job {self._id.trace_id} would have more than {MAX_CHILDREN:,} children, or be "
+                f"called more than {MAX_DEPTH} deep."
+            )
+        self._next_child += 1
+        return self._next_child - 1
 
     def came(self, command: Command) -> Came | None:
         over = self._over.get(command.n)
