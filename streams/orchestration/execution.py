@@ -308,6 +308,8 @@ class Execution:
     def close(self) -> None:
         """Let go of the function where it waits."""
         run, self._run = self._run, None
+        # They know their execution: a circle, and workers seldom look for those.
+        self.waits = ()
         self._misfit = self._misfit or "the run is over"
         for _ in range(_MAX_CLOSES):
             try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -14,7 +16,7 @@ from schemas.state import Status
 from streams import BadRecord, Emit, Reject, Run, Signal
 from streams.joins.wire import read
 from streams.orchestration.declare import Orchestration
-from streams.orchestration.execution import Event
+from streams.orchestration.execution import Event, Execution
 from streams.orchestration.journal import Happened, Journal, Player, RunTurn, error_of, turns
 from streams.orchestration.wire import Beginning, encode_beginning, signal_headers
 from tests.unit.orchestration.shop import Order
@@ -274,3 +276,33 @@ def test_a_job_has_no_more_children_than_ids_can_name(first: int, depth: int) ->
     (failed,) = Book(calling, journal).tell(START)
     assert failed.end is not None
     assert "would have more than 100,000 children" in error_of(failed.end).message
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+def test_what_is_let_go_is_freed_at_once(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look for circles once a minute; a burst of runs must not wait for that."""
+    freed: list[int] = []
+    began: list[int] = []
+    original = Execution.__init__
+
+    def init(self: Execution, *args: Any, **more: Any) -> None:
+        original(self, *args, **more)
+        began.append(1)
+        weakref.finalize(self, freed.append, 1)
+
+    monkeypatch.setattr(Execution, "__init__", init)
+
+    async def pair(_: Order, run: Run) -> None:
+        await run.gather(run.call("a", Order()), run.sleep(timedelta(seconds=1)))
+
+    gc.collect()
+    gc.disable()
+    try:
+        for its in (Book(one_by_one), Book(pair), Book(journal=opened("ask", "go"))):
+            its.tell(START)
+            for event in (done(2), signal(1))[: batches - 1]:
+                its.tell(event)
+        assert len(began) == 3 * batches
+        assert len(freed) == len(began)
+    finally:
+        gc.enable()
