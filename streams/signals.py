@@ -29,7 +29,8 @@ class Signal:
 
     def parse(self, model: type[M]) -> M:
         """The value as a `model`. Raises pydantic's `ValidationError`."""
-        return TypeAdapter(model).validate_python(self.value)
+        # As JSON, so that strict models take it too.
+        return TypeAdapter(model).validate_json(orjson.dumps(self.value))
 
     def to_json(self) -> bytes:
         return orjson.dumps(self)

@@ -165,9 +165,12 @@ def _beginning(seq: int, born_us: int, value: bytes) -> Began | str:
 
 def _signal(sent_id: bytes, value: bytes) -> Sent | str:
     try:
-        return Sent(sent_id.decode(), Signal.from_json(value).name, value)
+        found = Sent(sent_id.decode(), Signal.from_json(value).name, value)
     except (BadRecord, UnicodeDecodeError) as e:
         return f"it is no signal: {e}"
+    if "\0" in found.id or "\0" in found.name:
+        return "it is no signal: its id and its name have no NUL"
+    return found
 
 
 def _arrival(raw: bytes, value: bytes) -> Arrival | str:

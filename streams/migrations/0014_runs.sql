@@ -14,6 +14,8 @@ CREATE TABLE runs (
     first_child  integer NOT NULL,
     born_us      bigint  NOT NULL,
     keys_of      text    COLLATE "C",
+    -- The job from which on cancels count, of a run that compensates for a cancelled one.
+    shielded     text    COLLATE "C",
     -- The job's last step, and how many commands and calls of the run are known.
     step         integer NOT NULL,
     commands     integer NOT NULL DEFAULT 0,

@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 from pydantic import BaseModel
 
+from schemas.ids import MAX_CHILDREN, MAX_DEPTH
 from schemas.state import JobError, Status, job_error
 from streams.errors import BadRecord, BadSetup, HandoffError
 from streams.orchestration.run import (
@@ -34,7 +35,10 @@ from streams.signals import Signal
 #: A run is run again over its whole journal for each event; a longer one hands itself on.
 MAX_COMMANDS: Final = 2_000
 
+#: How a call ended that was cancelled as a descendant of its run's job.
 WITH_ITS_RUN: Final = "cancelled with its run"
+
+_MAX_CLOSES: Final = 100
 
 Function = Callable[[Any, Run], Coroutine[Any, Any, Any]]
 
@@ -44,8 +48,8 @@ class Event(NamedTuple):
 
     `start`; `call` (the child's number; `detail` is how it ended, `value` its result or error);
     `timer` (the command's number); `signal` (its id; `detail` is its name, `value` a `Signal` as
-    JSON); `cancel` (`value`: `by` whom and the `reason`, JSON); `redrive`. A call that was cancelled with
-    its run, which need not have heard of it yet, ends as `WITH_ITS_RUN`.
+    JSON); `cancel` (`value`: `by` whom and the `reason`, JSON); `redrive`. A call that was
+    cancelled with its run, which need not have heard of it yet, ends as `WITH_ITS_RUN`.
     """
 
     kind: str
@@ -104,6 +108,8 @@ class Execution:
         self._function, self._model = function, model
         self._run: Coroutine[Any, Any, Any] | None = None
         self._order = 0
+        #: Of the signals and the cancel that were taken: as the how-manieth events they came.
+        self.taken: set[int] = set()
         self._over: dict[int, Came] = {}
         self._by_child: dict[int, Command] = {}
         self._signals: defaultdict[str, deque[Came]] = defaultdict(deque)
@@ -154,6 +160,7 @@ class Execution:
                 signal = Signal.from_json(event.value)
                 self._signals[event.detail].append(Came(self._order, signal))
             case "cancel" if self._cancel is None:
+                self.taken.add(self._order)
                 self._cancel = _cancel(event.value)
 
     def _end_of_call(self, command: Command, event: Event) -> Came:
@@ -257,21 +264,30 @@ class Execution:
                 f"it has issued {n:,} commands, the most that one run may have; let it hand itself "
                 f'on: return Emit("{self._id.stage}", …).'
             )
-        child = None
-        if kind == CALL:
-            if name not in self._calls:
-                declared = ", ".join(self._calls) or "nothing"
-                raise BadSetup(
-                    f"Orchestration {self._id.stage} calls {name}, but declares {declared}: add it "
-                    "to its `calls`."
-                )
-            child = self._next_child
-            self._next_child += 1
+        if "\0" in name:
+            raise BadRecord(f"it waits for signal {name!r}: a name has no NUL.")
+        child = self._child(name) if kind == CALL else None
         command = Command(n, kind, name, due_us, child, model, self.cancelled)
         self.commands.append(command)
         if child is not None:
             self._by_child[child] = command
         return command
+
+    def _child(self, name: str) -> int:
+        """The number of the next child, if it may be called."""
+        if name not in self._calls:
+            declared = ", ".join(self._calls) or "nothing"
+            raise BadSetup(
+                f"Orchestration {self._id.stage} calls {name}, but declares {declared}: add it to "
+                "its `calls`."
+            )
+        if self._next_child == MAX_CHILDREN or self._id.trace_id.count("/") >= MAX_DEPTH:
+            raise BadRecord(
+                f"job {self._id.trace_id} would have more than {MAX_CHILDREN:,} children, or be "
+                f"called more than {MAX_DEPTH} deep."
+            )
+        self._next_child += 1
+        return self._next_child - 1
 
     def came(self, command: Command) -> Came | None:
         over = self._over.get(command.n)
@@ -286,6 +302,7 @@ class Execution:
         assert came is not None, "only what is over is taken"
         if command.kind == SIGNAL and came is not self._over.get(command.n):
             self._signals[command.name].popleft()
+            self.taken.add(came.order)
         return came
 
     @property
@@ -295,14 +312,20 @@ class Execution:
     def close(self) -> None:
         """Let go of the function where it waits."""
         run, self._run = self._run, None
+        # They know their execution: a circle, and workers seldom look for those.
+        self.waits = ()
         self._misfit = self._misfit or "the run is over"
-        if run is not None and self.end is None:
+        for _ in range(_MAX_CLOSES):
             try:
-                run.close()
-            except BaseException as e:
-                # Its `finally` awaited or asked for something: that is for the run that ends.
-                if isinstance(e, KeyboardInterrupt):
-                    raise
+                if run is not None:
+                    run.close()
+                return
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: S112
+                # A `finally` that awaits or asks for something: it is for the run that ends. Closed
+                # again, it gets past it.
+                continue
 
 
 def _error(value: bytes, otherwise: str) -> JobError:

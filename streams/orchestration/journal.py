@@ -75,6 +75,7 @@ class Journal:
     first_child: int
     born_us: int
     keys_of: str | None
+    shielded: str | None
     step: int
     calls: int
     seen: int
@@ -84,6 +85,8 @@ class Journal:
     waits: list[str] = field(default_factory=list)
     #: Of `asked`, how many are written down.
     kept: int = 0
+    #: Of one that is over: signals, and a cancel, that it has not taken.
+    left: list[Happened] = field(default_factory=list)
 
     def holds(self, child: int) -> bool:
         """Whether the end of that child is an event of this run."""
@@ -142,11 +145,25 @@ class Player:
                 commands = run.commands[len(journal.asked) :]
                 if commands or run.end is not None:
                     self._follow(journal, each, commands, run.end)
-                if run.end is not None:
+                if journal.status != "open":
                     break
-            journal.waits = [describe(p.command) for p in run.waits]
+            waits = run.waits if journal.status == "open" else ()
+            journal.waits = [describe(p.command) for p in waits]
+            if journal.status == "ended":
+                self._leave(journal, run)
         finally:
             run.close()
+
+    @staticmethod
+    def _leave(journal: Journal, run: Execution) -> None:
+        """What came and was not taken is for the next run of the job, whatever batch it came in."""
+        taken = run.taken
+        journal.left = [
+            each
+            for order, each in enumerate(journal.events, 1)
+            if each.event.kind in ("signal", "cancel") and order not in taken
+        ]
+        journal.events = [each for each in journal.events if each not in journal.left]
 
     def _begin(self, journal: Journal) -> Execution | End:
         run_id = RunId(journal.parent, journal.seq, self._flow, journal.stage)
@@ -255,6 +272,7 @@ class RunTurn(NamedTuple):
     stage: str
     born_us: int
     keys_of: str | None
+    shielded: str | None
     children: int
     asked: Sequence[Asked]
     end: Ended | None
@@ -280,6 +298,7 @@ def turns(journal: Journal, places: set[Place]) -> list[RunTurn]:
                 journal.stage,
                 journal.born_us,
                 journal.keys_of,
+                journal.shielded,
                 journal.first_child + before,
                 asked,
                 each.end,

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 from uuid import NAMESPACE_URL, uuid5
 
+import orjson
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from schemas.state import JobError, Status
@@ -289,7 +290,8 @@ _US: Final = timedelta(microseconds=1)
 def _reader(model: type[M], job_id: str) -> Callable[[Any], M]:
     def read(value: Any) -> M:
         try:
-            return TypeAdapter(model).validate_python(value)
+            # As JSON, so that strict models take it too.
+            return TypeAdapter(model).validate_json(orjson.dumps(value))
         except ValidationError as e:
             fault = e.errors(include_input=False, include_url=False)[0]
             where = ".".join(map(str, fault["loc"])) or "the whole"

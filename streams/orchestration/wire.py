@@ -3,7 +3,8 @@ signals. Pure (`streams.joins.wire` reads them)."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from datetime import timedelta
+from typing import Annotated, NamedTuple
 
 import orjson
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,7 +12,11 @@ from pydantic.alias_generators import to_camel
 
 from schemas import headers as h
 from schemas.ids import MAX_CHILDREN, traceparent
+from streams.outcome import MAX_WAIT
 from streams.timers.record import AnyHeaders, returned_headers
+
+#: What Postgres keeps as text.
+_Text = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 
 
 class Beginning(BaseModel):
@@ -21,11 +26,13 @@ class Beginning(BaseModel):
         alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore"
     )
 
-    stage: str
+    stage: _Text
     first_child: int = Field(ge=0, le=MAX_CHILDREN)
-    keys_of: str | None = None
-    signal: str | None = None
-    timeout_ms: int | None = Field(default=None, ge=0)
+    keys_of: _Text | None = None
+    #: See `schemas.headers.SHIELDED`; of the job.
+    shielded: _Text | None = None
+    signal: _Text | None = None
+    timeout_ms: int | None = Field(default=None, ge=0, le=MAX_WAIT // timedelta(milliseconds=1))
 
 
 class Began(NamedTuple):

@@ -207,7 +207,7 @@ class JoinLoop:
     def _advance(self, d: Delivery, turn: RunTurn) -> None:
         d.job_id, d.key, d.seq = turn.parent, turn.parent.encode(), turn.seq
         d.born_us = turn.born_us or d.born_us
-        d.keys_of, d.children = turn.keys_of, turn.children
+        d.keys_of, d.children, d.shielded = turn.keys_of, turn.children, turn.shielded
         self._writer.advance(d, turn, now_us())
         log.debug("run", job=turn.parent, run=turn.run, stage=turn.stage, seq=turn.seq)
 

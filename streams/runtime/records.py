@@ -122,8 +122,7 @@ class RecordWriter:
             case Wait():
                 self._wait(d, outcome, finished_us)
             case Begin(model=model):
-                what = Beginning(stage=self._stage.name, first_child=d.children, keys_of=d.keys_of)
-                self._begin(d, what, self._payload(model), finished_us)
+                self._begin(d, self._beginning(d), self._payload(model), finished_us)
             case Retry():
                 raise AssertionError("the stage loop handles Retry before it comes here")
             case _:
@@ -159,15 +158,18 @@ class RecordWriter:
         timeout_ms = None
         if wait.timeout is not None:
             timeout_ms = max(0, round(min(wait.timeout, MAX_WAIT).total_seconds() * 1000))
-        what = Beginning(
+        what = self._beginning(d, signal=wait.signal, timeout_ms=timeout_ms)
+        # The handler took the payload, so it is JSON.
+        self._begin(d, what, d.message.value() or b"null", finished_us)
+
+    def _beginning(self, d: Delivery, **wait: Any) -> Beginning:
+        return Beginning(
             stage=self._stage.name,
             first_child=d.children,
             keys_of=d.keys_of,
-            signal=wait.signal,
-            timeout_ms=timeout_ms,
+            shielded=d.shielded,
+            **wait,
         )
-        # The handler took the payload, so it is JSON.
-        self._begin(d, what, d.message.value() or b"null", finished_us)
 
     @staticmethod
     def _begin(d: Delivery, what: Beginning, payload: bytes, finished_us: int) -> None:

@@ -27,6 +27,7 @@ _TIMERS = "crash/test_timers_killed.py::test_a_timekeeper_and_a_dispatcher_kille
 _PROJECTOR = "crash/test_projector_points.py::test_a_projector_killed_at_each_point"
 _CANCEL = "crash/test_cancel_killed.py::test_commands_and_workers_killed_around_a_cancel"
 _FORKS = "crash/test_fork_points.py::test_a_fork_killed_at_each_point"
+_RUNS = "crash/test_run_points.py::test_a_run_killed_at_each_step"
 _REBUILD = "integration/test_projection_rebuild.py::test_a_rebuild_that_is_killed"
 _REDRIVE = "integration/test_redrive.py::test_a_redrive_of_1000_letters_killed_in_the_middle"
 
@@ -58,6 +59,8 @@ CRASH_POINTS = {
     "join.decided": _FORKS,
     "cancel.ordered": _CANCEL,
     "cancel.woken": _CANCEL,
+    "runs.happened": _RUNS,
+    "runs.asked": _RUNS,
     "timers.stored": _TIMERS,
     "timers.taken": _TIMERS,
     "timers.dispatched": _TIMERS,
