@@ -1,14 +1,4 @@
-"""For tests of stages: a job context whose effects are recorded, without a broker or a database.
-
-job = job_context()
-outcome = classify(Mail(subject="Hello", body="…"), job)
-
-outcome = await digest(joined([Summary(n=1), Summary(n=2)]), job_context())
-
-effects = RecordedEffects(results={"ticket": DeskAnswer(number="T-1")})
-outcome = await act(mail, job_context(effects=effects))
-assert [call.name for call in effects.calls] == ["ticket"]
-"""
+"""A job context whose effects are recorded, and the input of a join."""
 
 from __future__ import annotations
 
@@ -24,6 +14,7 @@ from schemas.state import JobError, Status
 from streams.context import Context, DidNotHappen, EffectCall, EffectRunner, Happened, Unknown
 from streams.errors import BadRecord, BadWorld, EffectNotDone, EffectParked
 from streams.joins import BranchRow, Joined, JoinRef
+from streams.signals import Signal
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -105,8 +96,10 @@ def job_context(
     seq: int = 1,
     attempt: int = 1,
     effects: EffectRunner | None = None,
+    signal: Signal | None = None,
 ) -> Context:
-    """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`."""
+    """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`, `signal`
+    is what ended the job's wait."""
     return Context(
         trace_id=trace_id,
         flow=flow,
@@ -114,6 +107,7 @@ def job_context(
         seq=seq,
         attempt=attempt,
         effects=effects if effects is not None else RecordedEffects(),
+        signal=signal,
     )
 
 
