@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -55,12 +54,11 @@ def above(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 ASKED = {"priority": Priority.HIGH, "priority_points": 7}
 
 
-def signalled(value: object, **more: Any) -> Context:
+def signalled(value: object, by: str = "ann", **more: Any) -> Context:
     """`act` runs again: the signal has come."""
     answers = {"reply": DeskAnswer(number="R-1"), "ticket": DeskAnswer(number="T-1")}
-    job = job_context("mail", "act", effects=RecordedEffects(results=answers))
-    job.signal = Signal("approval", value, "ann", **more)
-    return job
+    signal = Signal("approval", value, by, **more)
+    return job_context("mail", "act", effects=RecordedEffects(results=answers), signal=signal)
 
 
 async def end(over: dict[str, object], job: Context) -> tuple[Action, str]:
@@ -147,9 +145,7 @@ async def test_what_is_no_approval_counts_for_nothing(
 
 
 async def test_long_words_of_a_person_still_fit_the_result(above: pytest.MonkeyPatch) -> None:
-    job = signalled({"approved": False, "reason": "x" * 80})
-    assert job.signal is not None
-    job.signal = replace(job.signal, by="y" * 400)
+    job = signalled({"approved": False, "reason": "x" * 80}, by="y" * 400)
     assert len((await end(ASKED, job))[1]) <= 200
 
 
