@@ -46,7 +46,9 @@ def signal(
         str,
         typer.Argument(help="The job's id, or a prefix that only it has.", metavar="ID"),
     ],
-    name: Annotated[str, typer.Argument(help="The signal, as the code waits for it.")],
+    name: Annotated[
+        str, typer.Argument(help="The signal, as the code waits for it.", metavar="NAME")
+    ],
     value: Annotated[
         str,
         typer.Argument(help="""Its value: '{"approved": true}', '"text"', 3.""", metavar="[JSON]"),
