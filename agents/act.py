@@ -1,25 +1,34 @@
 """Stage 3: file a ticket or a reply at the desk, or archive, and say what was done and why.
 
-What to do depends on the mail alone, so a redelivery decides the same. The desk is called through
+What to do depends on the mail alone, and for a reply that needs a person's approval on what that
+person said, which is in the record: so a redelivery decides the same. The desk is called through
 the ledger: once per job, with a key that the desk honours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from pydantic import ValidationError
+
 from agents.desk_client import file_ticket, send_reply
-from schemas.mail import Action, EnrichedMail, Filed, Label, Priority, Topic
-from streams import Context, Done, stage
+from agents.settings import approval_settings
+from schemas.mail import Action, Approval, EnrichedMail, Filed, Label, Priority, Topic
+from streams import Context, Done, Signal, Wait, stage
 
 #: Spam that hurts people who believe it, so somebody reports it.
 ABUSE: Final = frozenset({Topic.SCAM})
 #: Below this probability a person looks at the verdict "spam".
 SURE_FROM: Final = 0.8
+_NAME_CHARS: Final = 60
 _EXCERPT_CHARS: Final = 500
 _URLS: Final = 5
+
+
+def load_settings() -> None:
+    approval_settings()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +55,39 @@ def plan_action(mail: EnrichedMail) -> Plan:
     return Plan(Action.TICKET, "for the record", mail.topic.value)
 
 
-@stage("act", concurrency=64, timeout=timedelta(minutes=1))
-async def act(mail: EnrichedMail, job: Context) -> Done:
-    """Do what the mail needs; the job's result is a `Filed`."""
-    plan = plan_action(mail)
+def approved(plan: Plan, mail: EnrichedMail, signal: Signal | None) -> Plan | None:
+    """What is left of `plan` once a person has looked at it; None as long as nobody has.
+
+    A reply that was refused, or that nobody approved in time, becomes a ticket: somebody answers by
+    hand. A signal that is no `Approval` counts for nothing.
+    """
+    above = approval_settings().above
+    if plan.action is not Action.REPLY:
+        return plan
+    if signal is None:
+        return plan if above is None or mail.priority_points <= above else None
+    if signal.timed_out:
+        return replace(
+            plan, action=Action.TICKET, reason=f"{plan.reason}; nobody approved the reply in time"
+        )
+    try:
+        said = signal.parse(Approval)
+    except ValidationError:
+        return None
+    by = signal.by[:_NAME_CHARS]
+    if said.approved:
+        return replace(plan, reason=f"{plan.reason}; approved by {by}")
+    why = f": {said.reason}" if said.reason else ""
+    return replace(plan, action=Action.TICKET, reason=f"{plan.reason}; refused by {by}{why}")
+
+
+@stage("act", concurrency=64, timeout=timedelta(minutes=1), prepare=load_settings, waits="approval")
+async def act(mail: EnrichedMail, job: Context) -> Done | Wait:
+    """Do what the mail needs; the job's result is a `Filed`. Waits first, where a person is to
+    approve it."""
+    plan = approved(plan_action(mail), mail, job.signal)
+    if plan is None:
+        return Wait("approval", timeout=timedelta(seconds=approval_settings().timeout_s))
     number = None
     if plan.action is Action.TICKET:
         answer = await job.effect(

@@ -11,9 +11,16 @@ from __future__ import annotations
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StringConstraints,
+    model_validator,
+)
 
 MAX_SUBJECT_CHARS = 1_000
 MAX_BODY_CHARS = 200_000
@@ -129,6 +136,19 @@ class EnrichedMail(ClassifiedMail):
     priority_points: int
     #: What the points were given for.
     priority_reasons: tuple[Short, ...] = ()
+
+
+class Approval(_Wire):
+    """What a person says to a reply that waits: the value of the signal `approval`. Nothing but
+    `true` or `false` is one, too."""
+
+    approved: StrictBool
+    reason: Annotated[str, StringConstraints(max_length=80)] = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare(cls, value: Any) -> Any:
+        return {"approved": value} if isinstance(value, bool) else value
 
 
 class Filed(_Wire):

@@ -29,6 +29,7 @@ _MODULES = {
     "trace": "streams.cli.trace",
     "why": "streams.cli.why",
     "join": "streams.cli.join",
+    "signal": "streams.cli.signal",
     "flow": "streams.cli.flow",
     "lag": "streams.cli.lag",
     "replay": "streams.cli.replay",

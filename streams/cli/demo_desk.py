@@ -31,8 +31,8 @@ class Desk:
 
     @property
     def env(self) -> dict[str, str]:
-        """What leads the stage `act` here."""
-        return {"HANDOFF_DESK_URL": self._url}
+        """What leads the stage `act` here; and nobody is there to approve replies."""
+        return {"HANDOFF_DESK_URL": self._url, "HANDOFF_APPROVAL_ABOVE": ""}
 
     def start(self, supervisor: Supervisor) -> None:
         """Returns once the desk answers. Raises `BadWorld` if it does not."""

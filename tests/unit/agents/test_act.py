@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -10,9 +12,10 @@ from aiohttp import web
 from agents import act, flow
 from agents.act import plan_action
 from agents.desk_client import DeskAnswer, DeskRefusedNow
+from agents.settings import approval_settings
 from infra.demo.desk import Desk, Trouble
 from schemas.mail import Action, Filed, Label, Priority, Topic
-from streams import BadRecord, BadSetup, BadWorld, Done, EffectNotDone
+from streams import BadRecord, BadSetup, BadWorld, Context, Done, EffectNotDone, Signal, Wait
 from streams.testing import RecordedEffects, job_context
 from tests.unit.agents.mails import enriched
 
@@ -37,6 +40,122 @@ def test_what_to_do_is_read_off_the_mail(
 ) -> None:
     plan = plan_action(enriched(**over))
     assert (plan.action, plan.queue) == (action, queue)
+
+
+@pytest.fixture
+def above(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Replies to mails of more than 6 points wait for approval."""
+    monkeypatch.setenv("HANDOFF_APPROVAL_ABOVE", "6")
+    approval_settings.cache_clear()
+    yield monkeypatch
+    approval_settings.cache_clear()
+
+
+ASKED = {"priority": Priority.HIGH, "priority_points": 7}
+
+
+def signalled(value: object, by: str = "ann", **more: Any) -> Context:
+    """`act` runs again: the signal has come."""
+    answers = {"reply": DeskAnswer(number="R-1"), "ticket": DeskAnswer(number="T-1")}
+    signal = Signal("approval", value, by, **more)
+    return job_context("mail", "act", effects=RecordedEffects(results=answers), signal=signal)
+
+
+async def end(over: dict[str, object], job: Context) -> tuple[Action, str]:
+    outcome = await act(enriched(**over), job)
+    assert isinstance(outcome, Done)
+    assert isinstance(outcome.result, Filed)
+    return outcome.result.action, outcome.result.reason
+
+
+async def test_a_reply_above_the_threshold_waits_and_the_desk_is_not_called(
+    above: pytest.MonkeyPatch,
+) -> None:
+    effects = RecordedEffects()
+    outcome = await act(enriched(**ASKED), job_context(effects=effects))
+    assert outcome == Wait("approval", timeout=timedelta(days=3))
+    assert effects.calls == []
+    above.setenv("HANDOFF_APPROVAL_TIMEOUT_S", "60")
+    approval_settings.cache_clear()
+    assert await act(enriched(**ASKED), job_context()) == Wait("approval", timedelta(minutes=1))
+
+
+@pytest.mark.parametrize(
+    "over",
+    [
+        {**ASKED, "priority_points": 6},
+        {**SPAM, "topic": Topic.SCAM, "priority_points": 9},
+        {**SPAM, "priority_points": 9},
+    ],
+)
+async def test_nothing_else_waits(above: pytest.MonkeyPatch, over: dict[str, object]) -> None:
+    answers = {"reply": DeskAnswer(number="R-1"), "ticket": DeskAnswer(number="T-1")}
+    job = job_context(effects=RecordedEffects(results=answers))
+    assert isinstance(await act(enriched(**over), job), Done)
+
+
+async def test_without_the_setting_no_reply_waits() -> None:
+    job = job_context(effects=RecordedEffects(results={"reply": DeskAnswer(number="R-1")}))
+    assert (await end(ASKED, job))[0] is Action.REPLY
+
+
+@pytest.mark.parametrize(
+    ("value", "action", "reason"),
+    [
+        ({"approved": True}, Action.REPLY, "of high priority; approved by ann"),
+        (True, Action.REPLY, "of high priority; approved by ann"),
+        (False, Action.TICKET, "of high priority; refused by ann"),
+        (
+            {"approved": False, "reason": "call him"},
+            Action.TICKET,
+            "of high priority; refused by ann: call him",
+        ),
+    ],
+)
+async def test_a_person_decides_and_the_ticket_says_who(
+    above: pytest.MonkeyPatch, value: object, action: Action, reason: str
+) -> None:
+    job = signalled(value)
+    assert await end(ASKED, job) == (action, reason)
+    (call,) = job._effects.calls  # type: ignore[attr-defined]
+    assert (call.name, call.args[0]["reason"]) == (action.value, reason)
+
+
+async def test_what_a_person_said_counts_although_the_setting_has_gone() -> None:
+    assert await end(ASKED, signalled(False)) == (
+        Action.TICKET,
+        "of high priority; refused by ann",
+    )
+
+
+async def test_what_nobody_approved_in_time_becomes_a_ticket(above: pytest.MonkeyPatch) -> None:
+    assert await end(ASKED, signalled(None, timed_out=True)) == (
+        Action.TICKET,
+        "of high priority; nobody approved the reply in time",
+    )
+
+
+@pytest.mark.parametrize("value", [None, "yes", 1, {}, {"approved": "true"}, {"reason": "x" * 81}])
+async def test_what_is_no_approval_counts_for_nothing(
+    above: pytest.MonkeyPatch, value: object
+) -> None:
+    job = signalled(value)
+    assert isinstance(await act(enriched(**ASKED), job), Wait)
+    assert job._effects.calls == []  # type: ignore[attr-defined]
+
+
+async def test_long_words_of_a_person_still_fit_the_result(above: pytest.MonkeyPatch) -> None:
+    job = signalled({"approved": False, "reason": "x" * 80}, by="y" * 400)
+    assert len((await end(ASKED, job))[1]) <= 200
+
+
+def test_a_threshold_that_is_none_is_named_before_the_first_record(
+    above: pytest.MonkeyPatch,
+) -> None:
+    above.setenv("HANDOFF_APPROVAL_ABOVE", "high")
+    assert act.prepare is not None
+    with pytest.raises(BadSetup, match="HANDOFF_APPROVAL_ABOVE"):
+        act.prepare()
 
 
 async def test_archived_spam_never_reaches_the_desk() -> None:
