@@ -7,6 +7,7 @@ from streams.context import Context, DidNotHappen, Happened, Unknown
 from streams.errors import BadRecord, BadSetup, BadWorld, EffectNotDone, EffectParked, HandoffError
 from streams.flow import Flow, Stage, stage
 from streams.joins import Branch, Joined
+from streams.limits import Limit
 from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
 from streams.retry import Backoff
 
@@ -27,6 +28,7 @@ __all__ = [
     "HandoffError",
     "Happened",
     "Joined",
+    "Limit",
     "Outcome",
     "Reject",
     "Retry",

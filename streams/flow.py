@@ -15,6 +15,7 @@ from streams.context import Context
 from streams.edges import check_edges
 from streams.errors import BadSetup
 from streams.joins.joined import Joined, JoinRef
+from streams.limits.limit import Limit, check_same, checked
 from streams.retry import Backoff
 
 #: What a handler takes: a model, or what a join gives it.
@@ -32,7 +33,7 @@ class Stage(Generic[In, Out]):
     `concurrency` bounds the async handlers that run at once in one worker, `timeout` each run.
     `prepare` runs once in each worker, before the first record: to load models and tables.
     `joins` names the stages that its forks join into. A stage that takes `Joined[T]` has T as
-    `joined`; its input is then the reference to a join.
+    `joined`; its input is then the reference to a join. `limits` hold over all workers.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Stage(Generic[In, Out]):
     prepare: Callable[[], None] | None = None
     joins: tuple[str, ...] = ()
     joined: type[BaseModel] | None = None
+    limits: tuple[Limit, ...] = ()
 
     def __call__(self, model: In, job: Context) -> Out:
         return self.handler(model, job)
@@ -72,6 +74,7 @@ class stage:
         retry: Backoff | None = None,
         prepare: Callable[[], None] | None = None,
         joins: str | tuple[str, ...] = (),
+        limits: Limit | tuple[Limit, ...] = (),
     ) -> None:
         if not name.isidentifier() or not name.islower():
             raise BadSetup(f"A stage's name is a lower-case identifier; {name!r} is not.")
@@ -84,6 +87,7 @@ class stage:
         self._retry = retry or Backoff()
         self._prepare = prepare
         self._joins = (joins,) if isinstance(joins, str) else tuple(joins)
+        self._limits = limits
 
     @overload
     def __call__(
@@ -108,6 +112,7 @@ class stage:
             prepare=self._prepare,
             joins=self._joins,
             joined=None if joined is None else joined.model,
+            limits=checked(self._name, self._limits, joins=joined is not None),
         )
 
 
@@ -166,6 +171,7 @@ class Flow:
             raise BadSetup(f"Flow {self.name}: {JOIN} is the agent that joins forks; rename it.")
         for each in self.stages:
             self._check(each)
+        check_same(self.name, ((each.name, each.limits) for each in self.stages))
 
     def _check(self, each: Stage[Any, Any]) -> None:
         by_name = {s.name: s for s in self.stages}

@@ -33,6 +33,7 @@ from streams.runtime.health import Vitals
 from streams.runtime.health_server import HealthServer
 from streams.runtime.join_service import JoinService
 from streams.runtime.journal import Journal
+from streams.runtime.limit_service import LimitedService
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
 from streams.runtime.telemetry import Doubts, lag
@@ -156,7 +157,8 @@ class Parts:
         shared = self.settings, self._worker, self._pool, self._ledger, self._journal
         if name == JOIN and flow.forks:
             return JoinService(flow, *shared)
-        return StageService(flow, flow.stage(name), *shared)
+        stage = flow.stage(name)
+        return (LimitedService if stage.limits else StageService)(flow, stage, *shared)
 
     def connect(self, name: str, channel: TopicChannel) -> None:
         self._channels[name] = channel
