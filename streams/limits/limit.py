@@ -9,6 +9,9 @@ from typing import Any, Final
 
 from streams.errors import BadRecord, BadSetup
 
+#: Kind of the committed wait of a job that its stage's limits keep waiting: no handler ran.
+LIMITED: Final = "limited"
+
 #: Name of a limit and one of its keys: what tokens and places belong to.
 Claim = tuple[str, str]
 

@@ -192,6 +192,8 @@ class Parts:
         for service in self.services:
             if isinstance(service, StageService):
                 self._metrics.gauge(partial(lag, service.ownership))
+                if isinstance(service, LimitedService):
+                    self._metrics.gauge(service.limits)
             elif service.name == PROJECTOR:
                 self._metrics.gauge(Doubts(self._pool, self.settings, loop))
         if self._push is not None:

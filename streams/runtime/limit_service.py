@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -20,6 +21,10 @@ from streams.runtime.journal import Journal
 from streams.runtime.services import Fail, Loop, LoopParts, Put, StageService
 from streams.runtime.side_loop import SideLoop
 from streams.runtime.stage_loop import StageLoop
+from streams.runtime.telemetry import limits
+from streams.tracing.metrics import Attributes, Spec
+
+Reading = tuple[Spec, Attributes, float]
 
 log = structlog.get_logger(__name__)
 
@@ -75,6 +80,10 @@ class LimitedService(StageService):
         )
         loop.limits.start()
         return loop
+
+    def limits(self) -> Iterable[Reading]:
+        """A gauge of its limits."""
+        return () if self._limits is None else limits(self.topic, self._limits)
 
     async def stop(self) -> None:
         await super().stop()

@@ -27,6 +27,7 @@ from streams.errors import BadRecord
 from streams.flow import Flow, Stage
 from streams.joins import BranchSource
 from streams.limits.gate import Gate
+from streams.limits.limit import LIMITED
 from streams.runtime.account import NAMED, held
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
@@ -49,8 +50,6 @@ _SLICE_RECORDS = 250
 _SLICE_US = 100_000
 #: Limited inline handlers get moments for so long ahead: each holds up the next.
 _INLINE_S = 0.25
-#: Kind of the committed wait of a job that its stage's limits keep waiting.
-LIMITED = "limited"
 #: What cancelled handlers get to end; one that goes on is left behind.
 _CANCEL_S = 1.0
 
@@ -289,6 +288,8 @@ class StageLoop:
     def send_away(self, d: Delivery, why: str, wait_s: float) -> None:
         """Its limits keep `d` waiting for long: a committed wait, which counts no attempt."""
         d.why = job_error(LIMITED, why)
+        # No run: what it spent here was a wait.
+        d.started_us = now_us()
         self._runs.wait_for_timer(d, wait_s)
         self._end(d)
 
