@@ -2,51 +2,86 @@
 
 from __future__ import annotations
 
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from streams.config import Settings
+from tests.integration.test_flow_postgres_away import postgres_away
 from tests.support.limiting import APP, PER, STARTS_VARIABLE, Call, flow, most_within, starts
-from tests.support.rig import Rig, job_id
+from tests.support.rig import Rig
 
 pytestmark = pytest.mark.services
 
+RATE = 20
+WAIT_S = 3.2
+AWAY = "no handler that is limited starts until Postgres can be asked"
 
-def test_no_second_sees_more_starts_than_the_rate_with_two_workers_one_of_them_killed(
+
+def test_no_second_sees_more_starts_than_the_rate_whatever_happens_to_two_workers(
     settings: Settings, tmp_path: Path
 ) -> None:
     folder = tmp_path / "starts"
     folder.mkdir()
-    with Rig(settings, tmp_path, flow) as rig:
+
+    def count(key: str) -> int:
+        return len(starts(folder).get(key, ()))
+
+    stamp = time.monotonic()
+
+    def mark(what: str) -> None:
+        print(what, round(time.monotonic() - stamp, 1))
+
+    quick = {"database_timeout_s": 2.0, "session_timeout_ms": 3_000, "worker_lost_s": 3.0}
+    with Rig(settings, tmp_path, flow, **quick) as rig:
         rig.variables[STARTS_VARIABLE] = str(folder)
         workers = [rig.worker(slot=slot, app=APP) for slot in range(2)]
-        for n, worker in enumerate(workers):
-            rig.wait(lambda w=worker: "worker_ready" in w.log, f"worker {n} is ready")
-        # More than may wait in memory, and some 64 of them in work at a time.
-        busy = rig.submit([Call(n=n, model="busy", wait_s=3.2) for n in range(280)])
-        rig.wait(lambda: len(starts(folder).get("busy", ())) >= 20, "the busy model is busy")
-        quiet = rig.submit([Call(n=n, model="quiet") for n in range(300, 340)])
-        free = rig.submit([Call(n=n, model="") for n in range(400, 500)])
-        rig.wait_results(140)
-        others = {r.job for r in rig.records("done")} & {*quiet, *free}
-        before = starts(folder)
-        assert len(others) == 140 or len(before["busy"]) < 200, (
-            "others do not wait for the busy one"
-        )
-        rig.wait(lambda: len(starts(folder)["busy"]) >= 120, "some are done")
+        # More than may wait in memory, and some 60 of them in work at a time.
+        ids = rig.submit([Call(n=n, model="busy", wait_s=WAIT_S) for n in range(240)])
+        rig.wait(lambda: all("assigned" in w.log for w in workers), "both have partitions")
+        mark("assigned")
+        rig.wait(lambda: count("busy") >= 60, "the busy model is busy")
+        mark("busy")
+
+        ids += rig.submit([Call(n=n, model="quiet" if n % 2 else "") for n in range(300, 380)])
+        rig.wait(lambda: count("quiet") == 40, "the other model's calls have started")
+        assert count("busy") < 160, "80 and more that came before them had to wait"
+
+        mark("quiet")
+        with postgres_away(rig.settings):
+            rig.wait(lambda: all(AWAY in w.log for w in workers), "both say that they wait")
+            before = count("busy")
+            asked = [w.log.count(AWAY) for w in workers]
+            rig.wait(
+                lambda: all(w.log.count(AWAY) > n for w, n in zip(workers, asked, strict=True)),
+                "both go on saying so",
+            )
+            assert count("busy") - before <= RATE, "no more than had been given out"
+
+        rig.wait(lambda: count("busy") >= 120, "the busy model goes on")
         workers[1].kill()
-        rig.wait_results(420)
+        mark("kill")
+        rig.wait_results(320)
+        mark("results")
         rig.wait_drained()
+        mark("drained")
         found = starts(folder)
+        assert most_within(found["busy"], timedelta(seconds=WAIT_S)) > 50, "so many were in work"
+        assert most_within(found["busy"], PER) <= RATE
+        assert most_within(found["quiet"], PER) <= RATE
+        assert most_within(found[""], PER) > RATE, "what has no key is not limited"
+        assert sorted(r.job for r in rig.records("done")) == sorted(ids)
+        away = [s for s in rig.states() if s.error is not None]
+        assert {(s.status, s.error and s.error.kind, s.attempts) for s in away} == {
+            ("waiting", "limited", 0)
+        }
         print({key: (len(times), most_within(times, PER)) for key, times in found.items()})
         print({key: round((times[-1] - times[0]) / 1e6, 2) for key, times in found.items()})
-        assert most_within(found["busy"], PER) <= 20
-        assert most_within(found["quiet"], PER) <= 20
-        assert sorted(r.job for r in rig.records("done")) == sorted([*busy, *quiet, *free])
-        sent = [s for s in rig.states() if s.wakes_at is not None]
-        print(len(sent), sent[0].error, [s.attempts for s in sent][:5])
-        print(workers[0].log[-3000:])
+        print(len(away), len({s.trace_id for s in away}))
+        print("journal_on" in workers[0].log)
+        busy = found["busy"]
+        print([sum(1 for x in busy if s <= (x-busy[0])/1e6 < s+1) for s in range(60)])
+        assert "journal_on" in workers[0].log, "what starts is written down after a death"
         assert workers[0].stop() == 0
-        assert rig.sql("SELECT * FROM limit_holds") == []
-    assert job_id(0) in busy
