@@ -73,7 +73,8 @@ class Row:
 
     def park(self, now_us: int) -> int:
         """When one who is sent away had better come back; the next one later."""
-        self.parked_us = max(self.parked_us, now_us + _SHORTEST_WAIT_US) + self.pace_us
+        soonest = max(self.first(now_us), now_us + _SHORTEST_WAIT_US)
+        self.parked_us = max(self.parked_us + self.pace_us, soonest)
         return self.parked_us
 
     def idle_at(self, now_us: int) -> int:

@@ -59,6 +59,8 @@ class LimitedService(StageService):
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
         await self._side.start()
+        # The first thing that is asked of the tables, so that it says if they are not there.
+        await self._side.run(self._rows.forget())
         await super().start(facts, put, fail)
         self._tidying = asyncio.create_task(self._tidy())
 
@@ -104,6 +106,6 @@ class LimitedService(StageService):
     async def _tidy(self) -> None:
         """Remove rows of keys that have been idle for long."""
         while True:
+            await asyncio.sleep(_FORGET_EVERY_S)
             with suppress(BadWorld):
                 await self._side.run(self._rows.forget())
-            await asyncio.sleep(_FORGET_EVERY_S)

@@ -297,6 +297,7 @@ class StageLoop:
         if self.limits is not None and not self.limits.begins(d):
             self._running -= 1
             d.task = None
+            self._start_more()
             return
         job = self._runs.begin(d)
         self._hop_context.enter(job)  # 2

@@ -82,6 +82,6 @@ def test_no_second_sees_more_starts_than_the_rate_whatever_happens_to_two_worker
         print(len(away), len({s.trace_id for s in away}))
         print("journal_on" in workers[0].log)
         busy = found["busy"]
-        print([sum(1 for x in busy if s <= (x-busy[0])/1e6 < s+1) for s in range(60)])
+        print([sum(1 for x in busy if s <= (x - busy[0]) / 1e6 < s + 1) for s in range(60)])
         assert "journal_on" in workers[0].log, "what starts is written down after a death"
         assert workers[0].stop() == 0

@@ -160,12 +160,13 @@ async def test_starts_keep_to_the_rate_of_their_key_and_to_no_other(
 
 async def test_who_waits_holds_no_place_among_the_handlers(bench: Make) -> None:
     runs = Runs()
-    b = bench(made(runs, keyed(1), concurrency=2, wait_s=0.001))
+    slow = keyed(4, per=timedelta(seconds=10))
+    b = bench(made(runs, slow, concurrency=2, wait_s=0.001))
     await b.take(*(b.task(n) for n in range(5)))
     await b.take(*(b.task(n, f"key {n}") for n in range(10, 50)))
     await until(lambda: runs.count() >= 41)
     assert runs.most == 2
-    assert len(runs.starts["a"]) == 1
+    assert len(runs.starts["a"]) <= 4
 
 
 async def test_too_many_are_sent_away_without_an_attempt_and_who_comes_back_is_not(
@@ -180,7 +181,7 @@ async def test_too_many_are_sent_away_without_an_attempt_and_who_comes_back_is_n
     assert states[0]["error"]["kind"] == "limited"
     assert states[-1]["error"]["message"] == (
         "Stage classify has not started it: it waits for the limit model (2 per second) of 'a'. "
-        "Some 31 are before it."
+        "Some 30 are before it."
     )
     wakes = [s["wakesAt"] for s in states]
     assert wakes == sorted(wakes)

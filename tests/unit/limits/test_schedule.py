@@ -154,7 +154,18 @@ def test_those_who_are_sent_away_come_back_one_after_the_other() -> None:
     for _ in range(3):
         [got] = decide({MODEL: kept}, [Ask((MODEL,), 0, parks=100)], 0, NOW, LEAD)
         wakes += got.wakes
-    assert wakes == [NOW + 1_000_000 + n * 52_500 for n in range(1, 301)]
+    assert wakes == [NOW + 1_000_000 + n * 52_500 for n in range(300)]
+
+
+def test_who_is_sent_away_by_a_slow_limit_comes_back_for_its_next_moment() -> None:
+    limit = Limit("model", rate=1, per=timedelta(minutes=1))
+    kept = row(limit)
+    [got] = decide({MODEL: kept}, [Ask((MODEL,), 1)], 1, NOW, LEAD)
+    minute = 60_000_000
+    [later] = decide({MODEL: kept}, [Ask((MODEL,), 0, parks=2)], 1, NOW + minute, LEAD)
+    assert later.wakes == [got.starts[0] + 60_250_000, got.starts[0] + 2 * 60_250_000]
+    [at_last] = decide({MODEL: kept}, [Ask((MODEL,), 1)], 1, later.wakes[0], LEAD)
+    assert at_last.starts == [later.wakes[0] + LEAD]
 
 
 def test_a_clock_that_was_set_back_costs_seconds_and_no_rule() -> None:
