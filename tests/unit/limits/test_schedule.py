@@ -161,8 +161,7 @@ def test_who_is_sent_away_by_a_slow_limit_comes_back_for_its_next_moment() -> No
     limit = Limit("model", rate=1, per=timedelta(minutes=1))
     kept = row(limit)
     [got] = decide({MODEL: kept}, [Ask((MODEL,), 1)], 1, NOW, LEAD)
-    minute = 60_000_000
-    [later] = decide({MODEL: kept}, [Ask((MODEL,), 0, parks=2)], 1, NOW + minute, LEAD)
+    [later] = decide({MODEL: kept}, [Ask((MODEL,), 0, parks=2)], 1, NOW + 50_000_000, LEAD)
     assert later.wakes == [got.starts[0] + 60_250_000, got.starts[0] + 2 * 60_250_000]
     [at_last] = decide({MODEL: kept}, [Ask((MODEL,), 1)], 1, later.wakes[0], LEAD)
     assert at_last.starts == [later.wakes[0] + LEAD]

@@ -54,7 +54,7 @@ async def parts(monkeypatch: Any) -> AsyncIterator[tuple[StageJournal, Rows, Jou
     journal.on = True
     monkeypatch.setattr(journal, "join", lambda *_: rows)
     failures: list[BaseException] = []
-    topic = TopicFacts("mail.classify", TOPIC_ID, (0,))
+    topic = TopicFacts("mail.classify", TOPIC_ID, 1)
     mine = StageJournal(journal, "classify", topic, Ownership(), 3, failures.append)
     journal._stages.append(mine)
     yield mine, rows, journal
