@@ -3,7 +3,7 @@
 A delivery that waits holds no place among the handlers. Those who wait for the same keys stand in
 one *line*; one task asks Postgres for moments (`streams.limits.rows`) for all lines together, and
 takes as many as the stage has places for. A delivery starts at its moment or a little later
-(`Limit.slack_us`); one that cannot waits for another moment. Too many in a line are sent away: a
+(`Limit.window_us`); one that cannot waits for another moment. Too many in a line are sent away: a
 committed wait with a timer, which counts no attempt.
 
 After a crash moments are wasted, and places are free again when their lease has ended. While
@@ -62,7 +62,7 @@ _SAY_EVERY_S: Final = 5.0
 class Line:
     """Those who wait for the same claims, first come first."""
 
-    __slots__ = ("ask_at", "away", "claims", "most", "slack_us", "spacing_us", "waiting")
+    __slots__ = ("ask_at", "away", "claims", "most", "spacing_us", "waiting", "window_us")
 
     def __init__(self, claims: tuple[Claim, ...], limits: Sequence[Limit]) -> None:
         self.claims = claims
@@ -73,9 +73,8 @@ class Line:
         self.ask_at = 0.0
         self.most = min(_most(limit) for limit in limits)
         rated = [limit for limit in limits if limit.rate is not None]
-        #: How late one may start; the other half is for what happens after our last look at the
-        #: clock. None: there is a place, and no moment.
-        self.slack_us = min(limit.slack_us for limit in rated) // 2 if rated else None
+        #: For how long a moment can be taken up. None: there is a place, and no moment.
+        self.window_us = min((limit.window_us for limit in rated), default=None)
         self.spacing_us = max((limit.spacing_us or 0 for limit in rated), default=0)
 
 
@@ -414,9 +413,9 @@ class Gate:
         return to_write
 
     def _window(self, line: Line, at: int) -> tuple[int, int]:
-        if line.slack_us is None:
+        if line.window_us is None:
             return (now := _now_us()), now + _PLACE_US
-        return self._clock.window(at, at + line.slack_us)
+        return self._clock.window(at, at + line.window_us)
 
     def _send_away(self, line: Line, given: Given, server_us: int) -> None:
         for wake_us in given.wakes:

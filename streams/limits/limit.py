@@ -19,9 +19,9 @@ _SHORTEST: Final = timedelta(seconds=1)
 _LONGEST: Final = timedelta(days=1)
 _MOST_PER_S: Final = 1_000
 _KEY_CHARS: Final = 200
-#: A start may be this late on its reserved moment, of `per`; the half of it is for what happens
-#: between our last look at the clock and the handler's first line.
-_SLACK: Final = 0.05
+#: A start may be this late on its reserved moment, of `per`: what it loses in rate it wins in
+#: moments that a machine which is busy does not miss.
+_SLACK: Final = 0.1
 _MOST_SLACK_US: Final = 250_000
 
 
@@ -34,8 +34,8 @@ class Limit:
     the validated model: `key=lambda mail: mail.tenant`; None from it means that the record is not
     limited. Without `key` there is one for all. Each start counts: retries and redeliveries, too.
 
-    Starts are spaced evenly, at `per / rate` and a twentieth of that more (less for a `per` above
-    five seconds), so `rate=1_000, per=timedelta(days=1)` is one in 86 s, and no thousand at once.
+    Starts are spaced evenly, at `per / rate` and a tenth of that more (less for a `per` above two
+    and a half seconds): `rate=1_000, per=timedelta(days=1)` is one in 86 s, no thousand at once.
     """
 
     name: str
@@ -67,6 +67,12 @@ class Limit:
     def slack_us(self) -> int:
         """How late on its reserved moment a handler may start, microseconds."""
         return min(round(_micros(self.per) * _SLACK), _MOST_SLACK_US)
+
+    @property
+    def window_us(self) -> int:
+        """For how long from its moment on a handler may be started; the rest of the slack is for
+        what happens between our last look at the clock and its first line."""
+        return self.slack_us * 3 // 4
 
     @property
     def spacing_us(self) -> int | None:

@@ -80,7 +80,7 @@ async def test_a_changed_rate_takes_what_was_given_out_by_the_other_into_account
     new = LimitRows(pool, settings, [Limit("model", rate=10)], "new")
     [before] = (await old.ask(question(Ask((A,), 20)))).given
     [after] = (await new.ask(question(Ask((A,), 20)))).given
-    assert after.starts[0] - before.starts[-1] == 105_000
+    assert after.starts[0] - before.starts[-1] == 110_000
     [again] = (await old.ask(question(Ask((A,), 1)))).given
     assert again.starts[0] - before.starts[-1] == RATE.spacing_us
 
