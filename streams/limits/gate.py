@@ -68,7 +68,7 @@ class Line:
         self.claims = claims
         self.waiting: deque[Delivery] = deque()
         #: To be sent away.
-        self.away: list[Delivery] = []
+        self.away: deque[Delivery] = deque()
         #: When it makes sense to ask for it again (`time.monotonic`).
         self.ask_at = 0.0
         self.most = min(_most(limit) for limit in limits)
@@ -421,7 +421,7 @@ class Gate:
         for wake_us in given.wakes:
             if not line.away:
                 return
-            d = line.away.pop(0)
+            d = line.away.popleft()
             d.ticket = None
             self.sent_away += 1
             wait_us = wake_us - server_us

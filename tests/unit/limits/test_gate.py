@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from schemas import headers as h
 from streams import Backoff, BadWorld, Context, Limit, Stage, stage
 from streams.limits.gate import Gate
+from streams.runtime.telemetry import limits
 from tests.support.limiting import most_within
 from tests.unit.limits.book import Book
 from tests.unit.runtime.fakes import FakeMessage, make_tracker
@@ -190,7 +191,13 @@ async def test_too_many_are_sent_away_without_an_attempt_and_who_comes_back_is_n
     assert (topic, len(key)) == ("timers", 32)
     await b.take(*(b.returned(n) for n in range(50, 70)))
     await until(lambda: b.gate.waiting >= 28)
-    assert b.gate.sent_away == 30
+    told = {spec.name: value for spec, _, value in limits("mail.classify", b.gate)}
+    assert told["handoff.limit.sent_away"] == 30
+    assert told["handoff.limit.waiting"] == b.gate.waiting
+    held = b.loop.held()
+    assert held["limited"] == b.gate.waiting
+    job, _, before, words = held["limits"][1]
+    assert (len(job), before, words) == (32, 1, "limit model (2 per second) of 'a'")
     assert runs.count() <= 2
 
 
