@@ -45,6 +45,7 @@ _BACK_TIMES: Final = 10
 _PATIENCE_S: Final = 60.0
 #: Between two questions, so that one is about all who came meanwhile.
 _GATHER_S: Final = 0.005
+_GATHER_LINE_S: Final = 5e-6
 #: How soon to ask again when places are missing, or Postgres.
 _AGAIN_S: Final = 0.2
 _PAUSE_S: Final = 0.5
@@ -288,6 +289,7 @@ class Gate:
             lines, question = self._question()
             if question is None:
                 await self._pass_time()
+                await self._gather()
                 continue
             sent = time.monotonic()
             try:
@@ -304,7 +306,11 @@ class Gate:
             took_us = (time.monotonic() - sent) * 1e6
             self._answer_us += (took_us - self._answer_us) / (4 if self._answer_us else 1)
             self._take(lines, question, answer)
-            await asyncio.sleep(_GATHER_S)
+            await self._gather()
+
+    async def _gather(self) -> None:
+        """Each question looks at every line, so thousands of keys are looked at more rarely."""
+        await asyncio.sleep(_GATHER_S + len(self._lines) * _GATHER_LINE_S)
 
     async def _pass_time(self) -> None:
         """Until something changes, or it is time to ask again."""
