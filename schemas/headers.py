@@ -50,6 +50,14 @@ CHILDREN: Final = "handoff_children"
 #: First header of a branch's record for its join, `<n>;<status>;<seq>`: the child's number, how it
 #: ended, its last step. The value is its result, or the error that it ended with.
 ARRIVAL: Final = "handoff_arrival"
+#: Of the record that begins a run of an orchestration, or a wait: the stage that asks for it.
+RUN: Final = "handoff_run"
+#: Of a run's timer: the number of the command that it ends.
+COMMAND: Final = "handoff_command"
+#: First header of a signal to a job; its own id, by which a copy of it is known.
+SENT: Final = "handoff_sent"
+#: The signal that ended a wait (JSON), first header of the hand-off that goes on with it.
+SIGNAL: Final = "handoff_signal"
 #: What begins so speaks of one delivery, but for `OF_THE_JOB`.
 OURS: Final = "handoff_"
 
@@ -62,7 +70,7 @@ ATTEMPT: Final = "handoff_attempt"
 RAW_KEY: Final = "handoff_key"
 #: Of our headers these outlive a delivery; the others are written anew when a timer or a redrive
 #: brings a record back, so that it does not grow from round to round.
-OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF, CHILDREN})
+OF_THE_JOB: Final = frozenset({LINK, RAW_KEY, RERUN, KEYS_OF, CHILDREN, SIGNAL})
 #: Of a record on the `timers` topic only: when it is due (epoch ms), and which topic it returns to.
 DUE: Final = "handoff_due"
 RETURN: Final = "handoff_return"

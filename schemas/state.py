@@ -17,6 +17,8 @@ from pydantic.alias_generators import to_camel
 #: The stage of a join agent's steps, in a flow that forks; no other stage may have its name.
 JOIN: Final = "join"
 
+_ERROR_CHARS: Final = 2_000
+
 #: Version of this type on the wire; old versions are upcast, never re-read by hope.
 VERSION = 1
 
@@ -67,6 +69,15 @@ class JobError(_Wire):
     message: str
 
 
+def job_error(kind: str, message: str) -> JobError:
+    """An error as it can be written, whatever a handler put into it: bounded, and without halves
+    of surrogate pairs."""
+    return JobError(
+        kind=kind.encode(errors="backslashreplace").decode(),
+        message=message[:_ERROR_CHARS].encode(errors="backslashreplace").decode(),
+    )
+
+
 class Forked(_Wire):
     """What a step forked: children `first` to `first` + `expected` - 1, whose results go to the
     stage `join`. `digest` is a hash of what they were handed, to compare a replay by."""
@@ -74,6 +85,19 @@ class Forked(_Wire):
     join: str
     first: int = Field(ge=0)
     expected: int = Field(ge=0)
+    digest: str = ""
+
+
+class RunStep(_Wire):
+    """What a step did of the run that the orchestrator `stage`, or the wait of that stage, is:
+    children from `first` on were called at the stages `calls`, `waits` says in words what else it
+    began, `ended` that it is over. `digest` is a hash of what the children were handed."""
+
+    stage: str
+    first: int = Field(ge=0)
+    calls: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
+    ended: bool = False
     digest: str = ""
 
 
@@ -99,6 +123,8 @@ class JobState(_Wire):
     forked_at: int | None = None
     #: Of a step that forked: the job waits for the join of these children.
     fork: Forked | None = None
+    #: Of a step of a run: the job waits for its calls, timers and signals, until it has ended.
+    run: RunStep | None = None
     error: JobError | None = None
     #: When the timer of a waiting job is due; None for one that waits for a person.
     wakes_at: datetime | None = None

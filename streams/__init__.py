@@ -8,8 +8,10 @@ from streams.errors import BadRecord, BadSetup, BadWorld, EffectNotDone, EffectP
 from streams.flow import Flow, Stage, stage
 from streams.joins import Branch, Joined
 from streams.limits import Limit
-from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
+from streams.orchestration import CallFailed, Run, RunCancelled, TimedOut, orchestrator
+from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry, Wait
 from streams.retry import Backoff
+from streams.signals import Signal
 
 __all__ = [
     "Backoff",
@@ -17,6 +19,7 @@ __all__ = [
     "BadSetup",
     "BadWorld",
     "Branch",
+    "CallFailed",
     "Context",
     "DidNotHappen",
     "Done",
@@ -32,7 +35,13 @@ __all__ = [
     "Outcome",
     "Reject",
     "Retry",
+    "Run",
+    "RunCancelled",
+    "Signal",
     "Stage",
+    "TimedOut",
     "Unknown",
+    "Wait",
+    "orchestrator",
     "stage",
 ]

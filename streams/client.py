@@ -6,11 +6,13 @@ import asyncio
 import secrets
 import threading
 from collections.abc import AsyncIterator, Iterable
+from datetime import UTC, datetime
 from typing import Any, Self
 
 from opentelemetry import trace
 from pydantic import BaseModel
 
+from schemas.state import JOIN
 from streams.config import Settings, load_settings
 from streams.errors import BadSetup
 from streams.flow import Flow, Stage
@@ -21,6 +23,8 @@ from streams.kafka import (
     describe_topics,
     idempotent_producer,
 )
+from streams.orchestration.wire import signal_headers
+from streams.signals import Signal
 from streams.submission import BulkSender, Heading, Item, batches, check, undelivered
 
 _POLL_S = 0.1
@@ -69,8 +73,41 @@ class Client:
         value = model.model_dump_json(by_alias=True).encode()
         job_id = secrets.token_hex(16) if job_id is None else job_id
         check(self._settings, job_id, value)
-        topic = await self._topic(flow, target)
+        topic = await self._topic(flow.name, target.name)
         headers = Heading(flow.name, target.input, current_span()).of(job_id)
+        await self._write(topic, job_id, value, headers)
+        return job_id
+
+    async def signal(
+        self,
+        flow: str,
+        job_id: str,
+        name: str,
+        value: Any = None,
+        *,
+        by: str,
+        id: str | None = None,
+    ) -> str:
+        """Send a job of flow `flow` the signal `name` with a JSON `value`; returns the signal's id.
+
+        It counts once however often it is written with the same `id`; one that the job does not
+        wait for yet is kept for it. Raises `BadSetup` for a flow in which nothing waits, and for
+        what is no job's id or no JSON; `BadWorld` when Kafka did not confirm.
+        """
+        topic = await self._topic(flow, JOIN)
+        sent = Signal(name, value, by, datetime.now(UTC))
+        try:
+            data = sent.to_json()
+        except TypeError as e:
+            raise BadSetup(f"The value of signal {name} is no JSON: {e}.") from None
+        check(self._settings, job_id, data)
+        id = id or secrets.token_hex(16)
+        await self._write(
+            topic, job_id, data, signal_headers(flow, job_id, id, sent.at.isoformat())
+        )
+        return id
+
+    async def _write(self, topic: str, job_id: str, value: bytes, headers: Any) -> None:
         loop = asyncio.get_running_loop()
         confirmed: asyncio.Future[None] = loop.create_future()
 
@@ -86,7 +123,6 @@ class Client:
             except BufferError:
                 await asyncio.sleep(_POLL_S)
         await confirmed
-        return job_id
 
     async def submit_many(
         self, flow: Flow, items: Iterable[Item], stage: str | None = None
@@ -97,7 +133,7 @@ class Client:
         before stays accepted.
         """
         target = entry_stage(flow, stage)
-        topic = await self._topic(flow, target)
+        topic = await self._topic(flow.name, target.name)
         sender = BulkSender(self._settings, topic, Heading(flow.name, target.input, current_span()))
         for batch in batches(items):
             if ids := await asyncio.to_thread(sender.send, batch):
@@ -106,8 +142,8 @@ class Client:
         while ids := await asyncio.to_thread(next, rest, []):
             yield ids
 
-    async def _topic(self, flow: Flow, stage: Stage[Any, Any]) -> str:
-        topic = self._settings.names.stage_topic(flow.name, stage.name)
+    async def _topic(self, flow: str, stage: str) -> str:
+        topic = self._settings.names.stage_topic(flow, stage)
         if topic not in self._known:
             await asyncio.to_thread(self._must_exist, topic)
             self._known.add(topic)

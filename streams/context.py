@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from schemas.ids import traceparent
+from schemas.usage import Usage
+from streams.signals import Signal
+from streams.usage import Tally
 
 T = TypeVar("T")
 
@@ -62,15 +65,32 @@ class EffectRunner(Protocol):
         ...
 
 
+class Counted(Protocol):
+    """What lives longer than one run, and keeps what all of its runs have spent on models."""
+
+    usage: Tally | None
+
+
 class Context:
     """One job at one stage, for one run of its handler.
 
     `trace_id` (32 hex digits, `/n` added for children), `flow`, `stage`, `seq` (the step that this
     run will write), `attempt` (from 1), `keys_of` (the job under whose keys its effects are done:
-    itself, or the original of a rerun with the same effects).
+    itself, or the original of a rerun with the same effects), `signal` (what ended the wait that
+    the job comes from, if any; see `streams.outcome.Wait`).
     """
 
-    __slots__ = ("_effects", "attempt", "flow", "keys_of", "seq", "stage", "trace_id")
+    __slots__ = (
+        "_counted",
+        "_effects",
+        "attempt",
+        "flow",
+        "keys_of",
+        "seq",
+        "signal",
+        "stage",
+        "trace_id",
+    )
 
     def __init__(
         self,
@@ -81,14 +101,18 @@ class Context:
         attempt: int,
         effects: EffectRunner,
         keys_of: str | None = None,
+        signal: Signal | None = None,
+        counted: Counted | None = None,
     ) -> None:
         self.trace_id = trace_id
+        self.signal = signal
         self.keys_of = keys_of or trace_id
         self.flow = flow
         self.stage = stage
         self.seq = seq
         self.attempt = attempt
         self._effects = effects
+        self._counted = counted
 
     @property
     def traceparent(self) -> str:
@@ -100,6 +124,38 @@ class Context:
         on a rerun with `--effects same`."""
         # The third part counts the visits of a flow that loops back to a stage.
         return f"{self.keys_of}:{self.stage}:0:{name}"
+
+    @property
+    def usage(self) -> Usage:
+        """What models have cost this delivery until now: this run, and those before it."""
+        counted = self._counted
+        return Usage() if counted is None or counted.usage is None else counted.usage.usage
+
+    def count_usage(
+        self,
+        *,
+        request_model: str,
+        response_model: str | None = None,
+        input_tokens: int = 0,
+        output_tokens: int = 0,
+        operation: str = "chat",
+        cached: bool = False,
+    ) -> None:
+        """Count one answer of a model; the arguments are OpenTelemetry's `gen_ai.operation.name`,
+        `gen_ai.request.model` and so on. `cached`: it came from the ledger and cost nothing.
+
+        `streams.models` does it by itself. The step that this delivery ends in, be it a wait for a
+        timer or a dead letter, tells the sum of all its runs. What a run spent whose process died
+        before that is not counted.
+        """
+        counted = self._counted
+        if counted is None:
+            return
+        if counted.usage is None:
+            counted.usage = Tally()
+        counted.usage.count(
+            operation, request_model, response_model, input_tokens, output_tokens, cached=cached
+        )
 
     async def effect(
         self,

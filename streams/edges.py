@@ -13,15 +13,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from streams.errors import BadSetup
-from streams.outcome import Emit, Fork
+from streams.outcome import Emit, Fork, Wait
+
+_Named = type[Emit] | type[Fork] | type[Wait]
 
 
 def check_edges(
-    stage: str, handler: Callable[..., Any], emits: tuple[str, ...], joins: tuple[str, ...]
+    stage: str,
+    handler: Callable[..., Any],
+    *,
+    emits: tuple[str, ...],
+    joins: tuple[str, ...],
+    waits: tuple[str, ...],
 ) -> None:
     """Raises `BadSetup` if the handler's code names a stage that the declaration does not."""
+    of = {Emit: (emits, "emits"), Fork: (joins, "joins"), Wait: (waits, "waits")}
     for call, to in _named(handler):
-        declared, parameter = (emits, "emits") if call is Emit else (joins, "joins")
+        declared, parameter = of[call]
         if to not in declared:
             known = ", ".join(declared) or "nothing"
             raise BadSetup(
@@ -30,20 +38,42 @@ def check_edges(
             )
 
 
-def _named(handler: Callable[..., Any]) -> Iterator[tuple[type[Emit] | type[Fork], str]]:
+def called_stages(function: Callable[..., Any]) -> Iterator[str]:
+    """Names of the stages that an orchestration calls: `run.call(score, …)`, or by the name."""
+    known = _globals(function)
+    for node in _calls(function):
+        if not (isinstance(node.func, ast.Attribute) and node.func.attr == "call" and node.args):
+            continue
+        first = node.args[0]
+        if isinstance(first, ast.Constant) and isinstance(first.value, str):
+            yield first.value
+        elif hasattr(found := _resolve(first, known), "handler"):
+            yield found.name
+
+
+def _globals(function: Callable[..., Any]) -> dict[str, Any]:
+    found: dict[str, Any] = getattr(inspect.unwrap(function), "__globals__", {})
+    return found
+
+
+def _calls(function: Callable[..., Any]) -> Iterator[ast.Call]:
     try:
-        tree = ast.parse(textwrap.dedent(inspect.getsource(handler)))
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
         return  # made at run time: there is no source to read
-    known = getattr(inspect.unwrap(handler), "__globals__", {})
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    yield from (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def _named(handler: Callable[..., Any]) -> Iterator[tuple[_Named, str]]:
+    known = _globals(handler)
+    for node in _calls(handler):
         called = _resolve(node.func, known)
         if called is Emit:
             yield from ((Emit, to) for to in _text(node, 0, "to"))
         elif called is Fork:
             yield from ((Fork, to) for to in _text(node, 1, "join"))
+        elif called is Wait:
+            yield from ((Wait, to) for to in _text(node, 0, "signal"))
 
 
 def _resolve(func: ast.expr, known: dict[str, Any]) -> Any:

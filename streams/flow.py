@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints, overload
@@ -33,7 +33,9 @@ class Stage(Generic[In, Out]):
     `concurrency` bounds the async handlers that run at once in one worker, `timeout` each run.
     `prepare` runs once in each worker, before the first record: to load models and tables.
     `joins` names the stages that its forks join into. A stage that takes `Joined[T]` has T as
-    `joined`; its input is then the reference to a join. `limits` hold over all workers.
+    `joined`; its input is then the reference to a join. `waits` names the signals that its `Wait`s
+    wait for; `calls` the stages that an orchestration calls, `orchestrates` its function. `limits`
+    hold over all workers.
     """
 
     name: str
@@ -47,6 +49,9 @@ class Stage(Generic[In, Out]):
     prepare: Callable[[], None] | None = None
     joins: tuple[str, ...] = ()
     joined: type[BaseModel] | None = None
+    waits: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    orchestrates: Callable[[Any, Any], Coroutine[Any, Any, Any]] | None = None
     limits: tuple[Limit, ...] = ()
 
     def __call__(self, model: In, job: Context) -> Out:
@@ -74,6 +79,7 @@ class stage:
         retry: Backoff | None = None,
         prepare: Callable[[], None] | None = None,
         joins: str | tuple[str, ...] = (),
+        waits: str | tuple[str, ...] = (),
         limits: Limit | tuple[Limit, ...] = (),
     ) -> None:
         if not name.isidentifier() or not name.islower():
@@ -87,6 +93,7 @@ class stage:
         self._retry = retry or Backoff()
         self._prepare = prepare
         self._joins = (joins,) if isinstance(joins, str) else tuple(joins)
+        self._waits = (waits,) if isinstance(waits, str) else tuple(waits)
         self._limits = limits
 
     @overload
@@ -112,6 +119,7 @@ class stage:
             prepare=self._prepare,
             joins=self._joins,
             joined=None if joined is None else joined.model,
+            waits=self._waits,
             limits=checked(self._name, self._limits, joins=joined is not None),
         )
 
@@ -187,7 +195,14 @@ class Flow:
                     "joins there hands to it."
                 )
         self._check_joins(each, by_name)
-        check_edges(each.name, each.handler, each.emits, each.joins)
+        for target in each.calls:
+            if target not in by_name:
+                raise BadSetup(
+                    f"Orchestration {each.name} calls {target}, which is no stage of flow "
+                    f"{self.name}."
+                )
+        written = each.orchestrates or each.handler
+        check_edges(each.name, written, emits=each.emits, joins=each.joins, waits=each.waits)
         if each.output is None:
             return
         if len(each.emits) != 1:
@@ -216,13 +231,23 @@ class Flow:
 
     @property
     def forks(self) -> bool:
-        """Whether any stage may fork: the flow then has a join agent."""
+        """Whether any stage may fork."""
         return any(each.joins for each in self.stages)
+
+    @property
+    def waits(self) -> bool:
+        """Whether any stage waits for signals or is an orchestration."""
+        return any(each.waits or each.orchestrates for each in self.stages)
+
+    @property
+    def has_join(self) -> bool:
+        """Whether it has a join agent: something forks, waits or is orchestrated."""
+        return self.forks or self.waits
 
     @property
     def inputs(self) -> tuple[str, ...]:
         """Everything that consumes a topic of this flow: its stages, and the join agent if any."""
-        return (*(s.name for s in self.stages), *((JOIN,) if self.forks else ()))
+        return (*(s.name for s in self.stages), *((JOIN,) if self.has_join else ()))
 
     def stage(self, name: str) -> Stage[Any, Any]:
         """The stage called `name`. Raises `BadSetup` with the names that exist."""

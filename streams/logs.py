@@ -16,7 +16,19 @@ import structlog
 from streams.config import Settings
 
 #: These announce their own start, stop and timers at a level that is too loud for what they say.
-_CHATTY = ("faust", "mode", "aiohttp", "asyncio", "urllib3", "opentelemetry")
+_CHATTY = (
+    "faust",
+    "mode",
+    "aiohttp",
+    "asyncio",
+    "urllib3",
+    "opentelemetry",
+    "openai",
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+)
 
 
 def configure_logs(settings: Settings, *stamps: structlog.typing.Processor) -> None:

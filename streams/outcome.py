@@ -19,6 +19,9 @@ MAX_BRANCHES: Final = 10_000
 #: Of all payloads of one fork together: they wait in memory for their transaction.
 MAX_FORK_BYTES: Final = 128 * 2**20
 
+#: The longest that anything waits for: ten years.
+MAX_WAIT: Final = timedelta(days=3_652)
+
 #: What a join does about a branch that fails, or has not come when the time is up.
 OnMissing = Literal["wait", "fail", "errors"]
 
@@ -85,4 +88,24 @@ class Fork:
             )
 
 
-Outcome = Emit | Done | Fork | Retry | Reject
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Run the handler again, with `job.signal`, once the signal has been sent to the job
+    (`handoff signal ID NAME JSON`), or `timeout` has passed: then `job.signal.timed_out`.
+
+    The stage must declare it in its `waits`. The job waits as a committed step, in no worker's
+    memory; a signal that came before it waited counts.
+    """
+
+    signal: str
+    timeout: timedelta | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """What an orchestrator's stage does with a job: begin its run (`streams.orchestration`)."""
+
+    model: BaseModel
+
+
+Outcome = Emit | Done | Fork | Retry | Reject | Wait | Begin

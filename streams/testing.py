@@ -24,6 +24,7 @@ from schemas.state import JobError, Status
 from streams.context import Context, DidNotHappen, EffectCall, EffectRunner, Happened, Unknown
 from streams.errors import BadRecord, BadWorld, EffectNotDone, EffectParked
 from streams.joins import BranchRow, Joined, JoinRef
+from streams.usage import Tally
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -97,6 +98,10 @@ async def _reconciled(call: EffectCall) -> Happened[Any] | DidNotHappen:
     )
 
 
+class _Counted:
+    usage: Tally | None = None
+
+
 def job_context(
     flow: str = "test",
     stage: str = "test",
@@ -106,8 +111,10 @@ def job_context(
     attempt: int = 1,
     effects: EffectRunner | None = None,
 ) -> Context:
-    """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`."""
+    """A context as the runtime gives it; `effects` defaults to a fresh `RecordedEffects`. What it
+    counted of models is `job.usage`."""
     return Context(
+        counted=_Counted(),
         trace_id=trace_id,
         flow=flow,
         stage=stage,

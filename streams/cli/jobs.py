@@ -13,6 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from schemas.state import Status
+from schemas.usage import Usage, together
+from streams.cli import tokens
 from streams.cli.find import find
 from streams.cli.jobs_rerun import rerun
 from streams.cli.jobs_tail import tail
@@ -102,26 +104,31 @@ def show(
     job_id: Annotated[str, typer.Argument(help="The job's id or a prefix that only it has.")],
     output: Output = Format.TABLE,
 ) -> None:
-    """Show a job: its state, its forks, its steps, its effects. Exit code 1 when there is no such
-    job."""
+    """Show a job: its state, its forks, its steps and what models cost them, its effects. Exit code
+    1 when there is no such job."""
     with connect(load_settings()) as conn:
         job = find(conn, job_id)
         steps, effects = history(conn, job.trace_id), effects_of(conn, job.trace_id)
         joins = joins_of(conn, job.trace_id)
+    spent = tokens.usages(steps)
     if output is Format.JSON:
         print_json(
             {
                 **asdict(job),
                 "joins": [_join_json(join) for join in joins],
+                "tokens": tokens.as_json(spent),
                 "steps": [asdict(step) for step in steps],
                 "effects": [asdict(effect) for effect in effects],
             }
         )
         return
-    result_console().print(_facts(job, joins))
+    total = together(spent)
+    result_console().print(_facts(job, joins, total))
+    # Where no model was asked, nothing is said of models.
+    more, cells = ((), _no_cells) if total is None else (tokens.COLUMNS, tokens.cells)
     print_table(
-        ("step", "stage", "status", "to", "attempts", "consumed", "worker", "updated"),
-        (_step(step) for step in steps),
+        ("step", "stage", "status", "to", "attempts", *more, "consumed", "worker", "updated"),
+        (_step(step, cells(usage)) for step, usage in zip(steps, spent, strict=True)),
     )
     if effects:
         print_table(("effect", "status", "calls", "key"), (_effect(e) for e in effects))
@@ -135,7 +142,7 @@ def _join_json(join: Join) -> dict[str, Any]:
     return {"id": join.id, **asdict(join), "missing": join.missing}
 
 
-def _facts(job: Job, joins: Sequence[Join]) -> Table:
+def _facts(job: Job, joins: Sequence[Join], spent: Usage | None) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("job", job.trace_id)
     if job.parent is not None:
@@ -149,6 +156,8 @@ def _facts(job: Job, joins: Sequence[Join]) -> Table:
     table.add_row("updated", moment(job.updated_at))
     if job.wakes_at is not None:
         table.add_row("wakes", moment(job.wakes_at))
+    if spent is not None:
+        table.add_row("models", tokens.summary(spent))
     if job.error:
         table.add_row("error", Text(f"{job.error.kind}: {job.error.message}", style="red"))
     if job.data is not None:
@@ -156,7 +165,11 @@ def _facts(job: Job, joins: Sequence[Join]) -> Table:
     return table
 
 
-def _step(step: Hop) -> tuple[str | Text, ...]:
+def _no_cells(_: Usage | None) -> tuple[str, ...]:
+    return ()
+
+
+def _step(step: Hop, spent: tuple[str, ...]) -> tuple[str | Text, ...]:
     place = step.consumed
     return (
         str(step.seq),
@@ -164,6 +177,7 @@ def _step(step: Hop) -> tuple[str | Text, ...]:
         status_text(step.status),
         ", ".join(step.to),
         str(step.attempts),
+        *spent,
         f"{place.topic}[{place.partition}]@{place.offset}" if place else "",
         step.worker or "",
         moment(step.updated_at),

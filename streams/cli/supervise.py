@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +53,22 @@ def restart_wait_s(deaths: int, exit_code: int) -> float:
 
 
 class Supervisor:
-    """Keeps children running. Not thread-safe: `tick` often, from one thread."""
+    """Keeps children running. Not thread-safe: `tick` often, from one thread.
 
-    def __init__(self, say: Say, clock: Callable[[], float] = time.monotonic) -> None:
+    `fault` is the exit code of a child that is not started again, since its code is one of `fatal`.
+    """
+
+    def __init__(
+        self,
+        say: Say,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        fatal: Collection[int] = (),
+    ) -> None:
         self._say = say
         self._clock = clock
+        self._fatal = fatal
+        self.fault: int | None = None
         self._children: dict[str, _Child] = {}
 
     def start(self, spec: ChildSpec) -> None:
@@ -70,6 +81,10 @@ class Supervisor:
         now = self._clock()
         for child in self._children.values():
             code = child.reap()
+            if code is not None and code in self._fatal:
+                self._say(f"{child.spec.name} ended: {how(code)}.")
+                self.fault = code
+                return
             if code is not None:
                 wait_s = child.died(now, code)
                 self._say(f"{child.spec.name} ended: {how(code)}; again in {wait_s:g} s.")

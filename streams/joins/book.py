@@ -24,11 +24,12 @@ Place = tuple[int, int]
 
 
 class Incoming(NamedTuple):
-    """One record of the join topic; `parent` is its key."""
+    """One record of the join topic; `parent` is its key, `at_us` (epoch) when it was written."""
 
     parent: str
     place: Place
     record: JoinRecord
+    at_us: int = 0
 
 
 class Turn(NamedTuple):
@@ -184,7 +185,7 @@ class Book:
 
     def write(self, incoming: Incoming) -> None:
         """Take one record, in the order of offsets."""
-        parent, place, record = incoming
+        parent, place, record = incoming[:3]
         joins = self._joins[parent]
         match record:
             case Arrival():

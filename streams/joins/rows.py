@@ -12,7 +12,6 @@ from uuid import UUID
 
 from schemas.state import Status
 from streams.config import Settings
-from streams.crashpoints import reach
 from streams.joins.book import Book, Incoming, Join, Late, Place, Turn
 from streams.joins.joined import BranchRow, JoinRef
 from streams.joins.wire import Expected
@@ -27,33 +26,22 @@ _PAGE_BYTES: Final = 4 * 2**20
 class JoinRows:
     """The joins of one flow, for its agent. `topic_id` is the UUID of its join topic."""
 
-    def __init__(self, pool: Pool, settings: Settings, flow: str, topic_id: UUID) -> None:
-        self._pool, self._settings = pool, settings
+    def __init__(self, flow: str, topic_id: UUID) -> None:
         self._flow, self._topic_id = flow, topic_id
 
-    async def apply(self, batch: Sequence[Incoming]) -> list[Turn]:
-        """Take `batch`, in the order of its offsets, into the sets; whose turn it is.
-
-        After a crash at any instruction it has been applied whole or not at all, and applying it
-        again gives the same turns. Raises `BadWorld` when Postgres fails: apply it again.
-        """
+    async def apply(self, conn: Conn, batch: Sequence[Incoming]) -> list[Turn]:
+        """Take `batch`, in the order of its offsets, into the sets, in the caller's transaction;
+        whose turn it is. Applied again, it gives the same turns."""
         if not batch:
             return []
-        # Each statement has its own time-out; this bound is for a server that stands still.
-        deadline_s = 4 * self._settings.database_timeout_s
-        async with (
-            pooled(self._pool, self._settings, deadline_s=deadline_s) as conn,
-            conn.transaction(),
-        ):
-            new = await self._expect(conn, [x for x in batch if isinstance(x.record, Expected)])
-            book = Book(await self._lock(conn, batch), new)
-            for row in await _early(conn, {parent for parent, _ in new}):
-                book.early(row["parent"], row["branch"], Status(row["status"]))
-            for each in batch:
-                book.write(each)
-            await _keep(conn, book.arrivals)
-            await self._update(conn, book.changed)
-            reach("join.applied")
+        new = await self._expect(conn, [x for x in batch if isinstance(x.record, Expected)])
+        book = Book(await self._lock(conn, batch), new)
+        for row in await _early(conn, {parent for parent, _ in new}):
+            book.early(row["parent"], row["branch"], Status(row["status"]))
+        for each in batch:
+            book.write(each)
+        await _keep(conn, book.arrivals)
+        await self._update(conn, book.changed)
         return book.turns({each.place for each in batch})
 
     async def _expect(self, conn: Conn, expected: Sequence[Incoming]) -> set[tuple[str, int]]:

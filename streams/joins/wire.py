@@ -1,5 +1,5 @@
-"""What lies in `<flow>.join`, keyed by the parent's id: expectations, arrivals, deadlines, and what
-a redrive brings back. Pure.
+"""What lies in `<flow>.join`, keyed by the parent's id: expectations, arrivals, deadlines, what a
+redrive brings back, and what runs are told (`streams.orchestration.wire`). Pure.
 
 An expectation is a hand-off from the forking step to the join agent (`schemas.headers.HOP` first);
 an arrival begins with ARRIVAL; a deadline comes from `timers`, with TIMER.
@@ -16,7 +16,10 @@ from pydantic.alias_generators import to_camel
 from schemas import headers as h
 from schemas.ids import MAX_CHILDREN, is_job_id
 from schemas.state import Status
+from streams.errors import BadRecord
+from streams.orchestration.wire import Began, Fired, Sent, decode_beginning
 from streams.outcome import MAX_BRANCHES, OnMissing
+from streams.signals import Signal
 from streams.timers.record import AnyHeaders, returned_headers
 
 _MAX_SEQ: Final = 2**31 - 2
@@ -70,7 +73,14 @@ class Reopen(NamedTuple):
     seq: int
 
 
-JoinRecord = Expected | Arrival | Deadline | Reopen
+class Cancelled(NamedTuple):
+    """Somebody cancelled the parent."""
+
+    by: str
+    reason: str
+
+
+JoinRecord = Expected | Arrival | Deadline | Reopen | Cancelled | Began | Fired | Sent
 
 
 def encode_expectation(what: Expectation) -> bytes:
@@ -103,6 +113,8 @@ def read(
         return "its key is no job id"
     if headers and headers[0][0] == h.ARRIVAL:
         return _arrival(headers[0][1] or b"", value)
+    if headers and headers[0][0] == h.SENT:
+        return _signal(headers[0][1] or b"", value)
     return _of_the_parent(h.spelled_out(headers), value, flow)
 
 
@@ -115,13 +127,34 @@ def _of_the_parent(found: dict[str, bytes | None], value: bytes, flow: bytes) ->
     if h.REDRIVE in found:
         return Reopen(seq)
     if h.TIMER in found:
-        return Deadline(seq)
+        command = _number(found.get(h.COMMAND), _MAX_SEQ)
+        return Deadline(seq) if command is None else Fired(seq, command)
+    born_us = _number(found.get(h.BORN), 2**53) or 0
+    read = _beginning if h.RUN in found else _expectation
+    return read(seq, born_us, value)
+
+
+def _expectation(seq: int, born_us: int, value: bytes) -> Expected | str:
     try:
         what = Expectation.model_validate_json(value)
     except ValidationError as e:
         fault = e.errors(include_input=False, include_url=False)[0]
         return f"it is no expectation: {'.'.join(map(str, fault['loc']))}: {fault['msg']}"
-    return Expected(seq, _number(found.get(h.BORN), 2**53) or 0, what)
+    return Expected(seq, born_us, what)
+
+
+def _beginning(seq: int, born_us: int, value: bytes) -> Began | str:
+    try:
+        return Began(seq, born_us, *decode_beginning(value))
+    except (ValidationError, ValueError, KeyError, TypeError) as e:
+        return f"it begins no run: {type(e).__name__}"
+
+
+def _signal(sent_id: bytes, value: bytes) -> Sent | str:
+    try:
+        return Sent(sent_id.decode(), Signal.from_json(value).name, value)
+    except (BadRecord, UnicodeDecodeError) as e:
+        return f"it is no signal: {e}"
 
 
 def _arrival(raw: bytes, value: bytes) -> Arrival | str:

@@ -14,7 +14,7 @@ from uuid import UUID
 
 import orjson
 
-from schemas.state import JOIN, JobError, Status
+from schemas.state import JOIN, JobError, Status, job_error
 from streams.config import Settings
 from streams.flow import Flow, Stage
 from streams.joins import BranchSource
@@ -25,7 +25,7 @@ from streams.replay.verdict import Came
 from streams.runtime.delivery import Delivery
 from streams.runtime.judge import GiveUp, RunAgain, WorldIsBad, judge
 from streams.runtime.pause import Pause
-from streams.runtime.records import RecordWriter, job_error, now_us
+from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.runs import Runs
 from streams.runtime.time_limit import TimeLimit
 from streams.runtime.tracker import Tracker

@@ -97,7 +97,7 @@ def _stage_of(name: str, flow: Flow, settings: Settings) -> str:
         if name in (topic, topic.removeprefix(settings.prefix)):
             return stage.name
     joins = settings.names.join_topic(flow.name)
-    if flow.forks and name in (joins, joins.removeprefix(settings.prefix)):
+    if flow.has_join and name in (joins, joins.removeprefix(settings.prefix)):
         raise BadSetup(
             f"Topic {joins} is read by the join agent, which runs no handler. Replay the stages "
             "that fork, or those that are handed the results."

@@ -177,7 +177,7 @@ class Rerun:
         return wrote
 
     def _stage(self, name: str) -> Stage[Any, Any]:
-        if name == JOIN and self._flow.forks:
+        if name == JOIN and self._flow.has_join:
             forking = ", ".join(s.name for s in self._flow.stages if s.joins)
             joining = ", ".join(s.name for s in self._flow.stages if s.joined is not None)
             raise BadSetup(

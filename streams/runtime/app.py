@@ -155,7 +155,7 @@ class Parts:
 
     def _consumer(self, flow: Flow, name: str) -> StageService:
         shared = self.settings, self._worker, self._pool, self._ledger, self._journal
-        if name == JOIN and flow.forks:
+        if name == JOIN and flow.has_join:
             return JoinService(flow, *shared)
         stage = flow.stage(name)
         return (LimitedService if stage.limits else StageService)(flow, stage, *shared)

@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from schemas import headers as h
 from schemas.ids import id_from_coordinates, is_job_id, is_root_id
 from schemas.state import JobError, Status
+from streams.errors import BadRecord
 from streams.kafka import Record
 from streams.runtime.tracker import Tracker
+from streams.signals import Signal
+from streams.usage import Tally
 
 if TYPE_CHECKING:
     from streams.runtime.forks import Split
+    from streams.runtime.run_records import Advance
 
 _FIRST_STEP: Final = 1
 _MAX_SEQ: Final = 2**31 - 2
@@ -34,7 +38,8 @@ class Target(NamedTuple):
 
 class Result(NamedTuple):
     """What became of a delivery: handed on (`target`), forked (`split`), failed or parked
-    (`error`), or done.
+    (`error`), or done; `advance` is what it did of a run besides, `signal` (JSON) goes with the
+    hand-off.
 
     `data` is the hop's output, JSON. With `wakes_us` (epoch) it waits for its timer instead of
     being a dead letter, and `error` says why.
@@ -48,6 +53,8 @@ class Result(NamedTuple):
     error: JobError | None = None
     wakes_us: int | None = None
     split: Split | None = None
+    advance: Advance | None = None
+    signal: bytes | None = None
 
 
 class Delivery:
@@ -74,6 +81,8 @@ class Delivery:
     #: How many children its job has had, and of a child's first record its parent's step.
     children = 0
     forked_at: int | None = None
+    #: What ended the wait that it comes from.
+    signal: Signal | None = None
     #: Records that its result leads to, about, and bytes of payload that it holds meanwhile.
     weight = 1
     held_bytes = 0
@@ -92,6 +101,8 @@ class Delivery:
     doubts = 0
     #: None for what needs no records: a tombstone, a skipped duplicate.
     result: Result | None = None
+    #: What its runs have spent on models; None for nothing.
+    usage: Tally | None = None
 
     def __init__(self, message: Record, tracker: Tracker, number: int, polled_us: int) -> None:
         self.message = message
@@ -153,6 +164,8 @@ class Delivery:
             text = ""
         if h.KEYS_OF in found:
             self._read_keys_of(found[h.KEYS_OF] or b"")
+        if h.SIGNAL in found:
+            self._read_signal(found[h.SIGNAL] or b"")
         if h.CHILDREN in found:
             self.children = self._count(h.CHILDREN, found[h.CHILDREN])
         self.born_us = _born(found.get(h.BORN), self.produced_us)
@@ -204,6 +217,12 @@ class Delivery:
             # Under keys of its own its effects would be done once more.
             self.fault = f"its header {h.KEYS_OF} is no job id"
 
+    def _read_signal(self, raw: bytes) -> None:
+        try:
+            self.signal = Signal.from_json(raw)
+        except BadRecord:
+            self.fault = f"its header {h.SIGNAL} is no signal"
+
     def _new_job(self, text: str, found: Mapping[str, bytes | None]) -> None:
         self.is_new_job = True
         if is_job_id(text) and "/" not in text:
@@ -228,7 +247,7 @@ class Delivery:
         """Of a record of a join topic, which was found in order: `job_id` is the parent's."""
         self.key = self.message.key() or b""
         self.job_id = self.key.decode()
-        if headers[0][0] == h.ARRIVAL:
+        if headers[0][0] in (h.ARRIVAL, h.SENT):
             self.born_us = self.produced_us
             return
         found = h.spelled_out(headers)

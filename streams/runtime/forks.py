@@ -6,7 +6,7 @@ or not at all. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -21,7 +21,7 @@ from streams.flow import Stage
 from streams.joins.wire import Expectation, deadline_headers, encode_expectation
 from streams.outcome import MAX_FORK_BYTES, Emit, Fork, OnMissing
 from streams.runtime.delivery import Delivery, OutRecord, Target
-from streams.timers.record import MAX_DUE_MS, Timer, encode
+from streams.timers.record import MAX_DUE_MS, AnyHeaders, Timer, encode
 
 _DIGEST_BYTES = 8
 
@@ -126,31 +126,46 @@ class ForkWriter:
         if split.rule is None:
             return
         yield self._expectation(d, split, split.rule, time)
-        parent, seq = d.job_id, d.seq
-        fork = b"%d" % seq
+        yield from self.children(
+            d,
+            (
+                (n, c.target.topic, c.ce_type, c.data)
+                for n, c in enumerate(split.children, split.first)
+            ),
+            time,
+        )
+        if split.due_us is not None:
+            yield self.timer(d, split.due_us, deadline_headers(self._flow, d.key, d.seq, d.born_us))
+
+    def children(
+        self, d: Delivery, children: Iterable[tuple[int, str, bytes, bytes]], time: bytes
+    ) -> Iterator[OutRecord]:
+        """First records of children, each its number, topic, payload's type and payload."""
+        fork = b"%d" % d.seq
         hop = b"0;%d;%b" % (d.born_us, self._flow)
         # The forking hop is the parent span of each child's first hop.
-        context = traceparent(parent, seq).encode()
-        for n, child in enumerate(split.children, split.first):
+        context = traceparent(d.job_id, d.seq).encode()
+        for n, topic, ce_type, data in children:
             key = b"%b/%d" % (d.key, n)
             headers = [
                 (h.FORK, fork),
                 (h.HOP, hop),
                 (h.TRACEPARENT, context),
                 (h.CE_ID, b"%b:0" % key),
-                (h.CE_TYPE, child.ce_type),
+                (h.CE_TYPE, ce_type),
                 (h.CE_TIME, time),
                 *self._static,
             ]
             if d.keys_of is not None:
                 # A rerun's children stand for those of the original, which have the same numbers.
                 headers.insert(0, (h.KEYS_OF, b"%b/%d" % (d.keys_of.encode(), n)))
-            yield child.target.topic, key, child.data, headers
-        if split.due_us is not None:
-            due = deadline_headers(self._flow, d.key, seq, d.born_us)
-            due_ms = -(-split.due_us // 1000)
-            timer = Timer(due_ms, self._join_topic, parent, b"{}", due)
-            yield encode(timer, self._timers_topic)
+            yield topic, key, data, headers
+
+    def timer(self, d: Delivery, due_us: int, headers: AnyHeaders) -> OutRecord:
+        """The record that comes back to the join topic, with `headers`, at `due_us`."""
+        # Whole milliseconds, rounded up: never before its time.
+        timer = Timer(-(-due_us // 1000), self._join_topic, d.job_id, b"{}", headers)
+        return encode(timer, self._timers_topic)
 
     def _expectation(self, d: Delivery, split: Split, rule: OnMissing, time: bytes) -> OutRecord:
         expectation = Expectation(

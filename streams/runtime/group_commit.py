@@ -22,7 +22,8 @@ from streams.runtime.delivery import Delivery, OutRecord
 from streams.runtime.ownership import Ownership
 from streams.runtime.selection import Selection
 from streams.runtime.tracker import Tracker
-from streams.runtime.transaction import GivenUp, Transactor, Verdict
+from streams.runtime.transaction import GivenUp, Verdict
+from streams.runtime.turns import Turns
 
 log = structlog.get_logger(__name__)
 
@@ -84,9 +85,9 @@ class GroupCommit:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def _successor(self, unfinished: Selection | None) -> tuple[Transactor, Thread]:
+    def _successor(self, unfinished: Selection | None) -> tuple[Turns, Thread]:
         """A transactor and its thread; `unfinished` is of unknown outcome."""
-        transactor = Transactor(self._settings, self._member, lambda: self._abandon)
+        transactor = Turns(self._settings, self._member, lambda: self._abandon)
         name = f"commit {self._group}"
         run = partial(self._run, transactor, unfinished)
         return transactor, Thread(target=run, name=name, daemon=True)
@@ -151,7 +152,7 @@ class GroupCommit:
             d.tracker in wanted for part in (self._ready, self._waiting, self._open) for d in part
         )
 
-    def _run(self, transactor: Transactor, unfinished: Selection | None) -> None:
+    def _run(self, transactor: Turns, unfinished: Selection | None) -> None:
         try:
             batch = unfinished.deliveries if unfinished else self._take()
             while batch is not None:
@@ -219,9 +220,7 @@ class GroupCommit:
     def _urgent(self) -> bool:
         return self._stop or self._draining > 0
 
-    def _commit(
-        self, transactor: Transactor, batch: list[Delivery], unknown: Selection | None
-    ) -> None:
+    def _commit(self, transactor: Turns, batch: list[Delivery], unknown: Selection | None) -> None:
         """Until `batch` is committed or no longer ours; first of all find out about `unknown`."""
         while True:
             selection = unknown or self._select(batch)
@@ -287,7 +286,7 @@ class GroupCommit:
             self._made_room = True
         self._release(selection.deliveries)
 
-    def _find_out(self, transactor: Transactor, selection: Selection) -> Verdict:
+    def _find_out(self, transactor: Turns, selection: Selection) -> Verdict:
         """Rule 5: a new producer with our id ends what was open; then the stable offsets tell."""
         while not self._abandon:
             if not transactor.open():

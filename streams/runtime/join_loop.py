@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 import structlog
 
-from schemas.state import JOIN
+from schemas.state import JOIN, job_error
 from streams.crashpoints import reach
 from streams.errors import BadSetup, BadWorld
 from streams.flow import Flow, Stage
@@ -22,18 +22,21 @@ from streams.joins.book import Incoming, Turn
 from streams.joins.joined import JoinRef
 from streams.joins.wire import read
 from streams.ledger.suspects import Suspect, SuspectCheck, Verdict
+from streams.orchestration.journal import RunTurn
 from streams.outcome import Emit
 from streams.runtime.account import held
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.group_commit import GroupCommit
 from streams.runtime.judge import unusable
-from streams.runtime.records import RecordWriter, job_error, now_us
+from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.suspects import SuspectGate
 from streams.runtime.tracker import NO_HORIZON, Tracker
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
+
+Apply = Callable[[Sequence[Incoming]], Awaitable[Sequence[Turn | RunTurn]]]
 
 _PAUSE_S: Final = 0.5
 #: More at once save Postgres little.
@@ -41,9 +44,18 @@ _BATCH_RECORDS: Final = 4_000
 
 
 def join_stage(flow: Flow) -> Stage[Any, Any]:
-    """The join agent as a stage: what it may hand to is where forks join. It has no handler."""
-    targets = tuple(dict.fromkeys(to for each in flow.stages for to in each.joins))
+    """The join agent as a stage: what it may hand to is where forks join, what orchestrations end
+    in, and what waits. It has no handler."""
+    targets = tuple(dict.fromkeys(to for each in flow.stages for to in _led_to(each)))
     return Stage(JOIN, _no_handler, JoinRef, None, emits=targets)
+
+
+def _led_to(each: Stage[Any, Any]) -> Iterator[str]:
+    yield from each.joins
+    if each.orchestrates is not None:
+        yield from each.emits
+    if each.waits:
+        yield each.name
 
 
 def _no_handler(_model: object, _job: object) -> None:
@@ -54,14 +66,14 @@ def _no_handler(_model: object, _job: object) -> None:
 class JoinLoop:
     """Belongs to the event loop. Nothing that a record says is raised: it is dead-lettered.
 
-    `apply` takes records into Postgres (`streams.joins.rows.JoinRows.apply`).
+    `apply` takes records into Postgres (`streams.runtime.join_service`).
     """
 
     def __init__(
         self,
         flow: Flow,
         *,
-        apply: Callable[[Sequence[Incoming]], Awaitable[list[Turn]]],
+        apply: Apply,
         writer: RecordWriter,
         gate: SuspectGate,
         check: SuspectCheck,
@@ -144,14 +156,14 @@ class JoinLoop:
             self._bury(d, found)
             return None
         d.identify_parent(headers)
-        return Incoming(d.job_id, _place(d), found)
+        return Incoming(d.job_id, _place(d), found, d.produced_us)
 
     def _bury(self, d: Delivery, fault: str) -> None:
         d.stand_alone()
         fate = unusable(d.place, fault)
         self._writer.fail(d, fate.error, now_us(), fate.status)
 
-    async def _finished(self, taken: Sequence[tuple[Delivery, Turn]]) -> set[int] | None:
+    async def _finished(self, taken: Sequence[tuple[Delivery, Turn | RunTurn]]) -> set[int] | None:
         """Of turns after the group was reset: those whose step was done before."""
         suspects = [
             Suspect(
@@ -170,8 +182,21 @@ class JoinLoop:
             return None
         return {n for n, verdict in enumerate(verdicts) if verdict is not Verdict.RUN}
 
-    def _conclude(self, d: Delivery, turn: Turn) -> None:
+    def _conclude(self, d: Delivery, turn: Turn | RunTurn) -> None:
         """The parent's next step is the result of `d`."""
+        if isinstance(turn, RunTurn):
+            self._advance(d, turn)
+        else:
+            self._join(d, turn)
+
+    def _advance(self, d: Delivery, turn: RunTurn) -> None:
+        d.job_id, d.key, d.seq = turn.parent, turn.parent.encode(), turn.seq
+        d.born_us = turn.born_us or d.born_us
+        d.keys_of, d.children = turn.keys_of, turn.children
+        self._writer.advance(d, turn, now_us())
+        log.debug("run", job=turn.parent, run=turn.run, stage=turn.stage, seq=turn.seq)
+
+    def _join(self, d: Delivery, turn: Turn) -> None:
         ref = turn.ref
         d.job_id, d.key, d.seq = turn.parent, turn.parent.encode(), turn.seq
         d.born_us = turn.born_us or d.born_us

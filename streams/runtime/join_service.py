@@ -8,10 +8,12 @@ from streams.config import Settings
 from streams.context import EffectRunner
 from streams.flow import Flow
 from streams.joins.book import Incoming, Turn
-from streams.joins.rows import JoinRows
 from streams.kafka import TopicFacts
+from streams.orchestration import Orchestration, orchestration_of
+from streams.orchestration.journal import Player, RunTurn
 from streams.postgres import Pool
 from streams.runtime.join_loop import JoinLoop, join_stage
+from streams.runtime.join_rows import AgentRows
 from streams.runtime.journal import Journal
 from streams.runtime.services import Fail, Loop, LoopParts, Put, StageService
 from streams.runtime.side_loop import SideLoop
@@ -42,9 +44,13 @@ class JoinService(StageService):
 
     def _make_loop(self, parts: LoopParts) -> Loop:
         topic_id = parts.facts.topic_id
-        rows = JoinRows(self._side.pool, self._settings, self._flow.name, topic_id)
+        flow, settings = self._flow, self._settings
+        player = (
+            Player(flow.name, orchestrations(flow), parts.writer.encode) if flow.waits else None
+        )
+        rows = AgentRows(self._side.pool, settings, flow.name, topic_id, player)
 
-        async def apply(batch: Sequence[Incoming]) -> list[Turn]:
+        async def apply(batch: Sequence[Incoming]) -> list[Turn | RunTurn]:
             return await self._side.run(rows.apply(batch))
 
         return JoinLoop(
@@ -57,3 +63,9 @@ class JoinService(StageService):
             budget=parts.budget,
             fail=parts.fail,
         )
+
+
+def orchestrations(flow: Flow) -> dict[str, Orchestration]:
+    """The orchestrations of a flow by their stages' names."""
+    found = ((each.name, orchestration_of(each)) for each in flow.stages)
+    return {name: its for name, its in found if its is not None}

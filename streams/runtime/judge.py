@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel, ValidationError
 
-from schemas.state import JobError, Status
+from schemas.state import JobError, Status, job_error
 from streams.errors import BadRecord, BadSetup, BadWorld, EffectParked
 from streams.retry import Backoff
-from streams.runtime.records import job_error
 
 
 class RetryAsked(Exception):

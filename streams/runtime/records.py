@@ -17,16 +17,20 @@ from pydantic import BaseModel
 
 from schemas import headers as h
 from schemas.ids import parent_of, traceparent_of_key
-from schemas.state import JOIN, VERSION, JobError, Status
+from schemas.state import JOIN, VERSION, JobError, Status, job_error
 from streams.config import Settings
 from streams.errors import BadRecord, BadSetup
 from streams.flow import Flow, Stage
-from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry
+from streams.orchestration.journal import RunTurn, error_of
+from streams.orchestration.wire import Beginning
+from streams.outcome import MAX_WAIT, Begin, Done, Emit, Fork, Outcome, Reject, Retry, Wait
 from streams.runtime.delivery import Delivery, OutRecord, Result, Target
 from streams.runtime.forks import Child, ForkWriter, Split, split
+from streams.runtime.run_records import RunWriter, advance, beginning
 from streams.timers.record import MAX_DUE_MS, Timer, encode, returned_headers
 
-_ERROR_CHARS = 2_000
+#: Type of what a stage was handed before it waited.
+_RESUMED = b"handoff.resumed"
 _TO_JOIN = orjson.dumps([JOIN])
 _STATUS = {status: status.value.encode() for status in Status}
 _STATE = (
@@ -34,15 +38,6 @@ _STATE = (
     b'"timing":{"bornUs":%d,"producedUs":%d,"polledUs":%d,"startedUs":%d,"finishedUs":%d},'
     b'"consumed":{%b,"offset":%d},%b%b'
 )
-
-
-def job_error(kind: str, message: str) -> JobError:
-    """An error as it can be written, whatever a handler put into it: bounded, and without halves
-    of surrogate pairs."""
-    return JobError(
-        kind=kind.encode(errors="backslashreplace").decode(),
-        message=message[:_ERROR_CHARS].encode(errors="backslashreplace").decode(),
-    )
 
 
 #: A named tuple's own constructor takes three times as long.
@@ -90,6 +85,7 @@ class RecordWriter:
             self._timers_topic,
             self._static_headers,
         )
+        self._runs = RunWriter(flow.name, names, self._forks, self._static_headers)
         self._types: dict[type[BaseModel], bytes] = {}
         self._now_ms = self._now_s = 0
         self._text_ms = self._text_s = b""
@@ -123,6 +119,11 @@ class RecordWriter:
                 self._fork(d, outcome, finished_us)
             case Reject(reason=reason):
                 self.fail(d, job_error("rejected", reason), finished_us)
+            case Wait():
+                self._wait(d, outcome, finished_us)
+            case Begin(model=model):
+                what = Beginning(stage=self._stage.name, first_child=d.children, keys_of=d.keys_of)
+                self._begin(d, what, self._payload(model), finished_us)
             case Retry():
                 raise AssertionError("the stage loop handles Retry before it comes here")
             case _:
@@ -140,12 +141,65 @@ class RecordWriter:
     def _hand_off(self, d: Delivery, target: Target, model: BaseModel, finished_us: int) -> None:
         data = self._payload(model)
         ce_type = self._types.get(type(model)) or self._type_of(type(model))
-        d.result = _result((target.status, data, finished_us, target, ce_type, None, None, None))
+        result = target.status, data, finished_us, target, ce_type, None, None, None, None, None
+        d.result = _result(result)
 
     def _fork(self, d: Delivery, fork: Fork, finished_us: int) -> None:
         made = split(self._stage, d, fork, partial(self._child, d), finished_us)
         d.weight, d.held_bytes = 2 + made.expected, made.size
         d.result = Result(Status.WAITING, None, finished_us, split=made)
+
+    def _wait(self, d: Delivery, wait: Wait, finished_us: int) -> None:
+        if wait.signal not in self._stage.waits:
+            declared = ", ".join(self._stage.waits) or "nothing"
+            raise BadSetup(
+                f"Stage {self._stage.name} waits for signal {wait.signal} with job {d.job_id}, but "
+                f"its `waits` declares {declared}."
+            )
+        timeout_ms = None
+        if wait.timeout is not None:
+            timeout_ms = max(0, round(min(wait.timeout, MAX_WAIT).total_seconds() * 1000))
+        what = Beginning(
+            stage=self._stage.name,
+            first_child=d.children,
+            keys_of=d.keys_of,
+            signal=wait.signal,
+            timeout_ms=timeout_ms,
+        )
+        # The handler took the payload, so it is JSON.
+        self._begin(d, what, d.message.value() or b"null", finished_us)
+
+    @staticmethod
+    def _begin(d: Delivery, what: Beginning, payload: bytes, finished_us: int) -> None:
+        made = beginning(d, what, payload)
+        d.weight, d.held_bytes = 2, made.size
+        d.result = Result(Status.WAITING, None, finished_us, advance=made)
+
+    def advance(self, d: Delivery, turn: RunTurn, finished_us: int) -> None:
+        """Make what a run does with the record `d` its result."""
+        made, end = advance(turn), turn.end
+        d.weight, d.held_bytes = 2 + 2 * len(turn.asked), made.size
+        if end is None:
+            d.result = Result(Status.WAITING, None, finished_us, advance=made)
+        elif end.to is not None:
+            data, signal = end.value, None
+            if turn.resumed is not None:
+                data, signal = turn.resumed, end.value
+            target, ce_type = self._target(d, end.to), end.ce_type.encode() or _RESUMED
+            d.result = Result(
+                target.status, data, finished_us, target, ce_type, advance=made, signal=signal
+            )
+        elif end.status is Status.DONE:
+            d.result = Result(end.status, end.value, finished_us, advance=made)
+        else:
+            error = error_of(end)
+            d.result = Result(end.status, None, finished_us, error=error, advance=made)
+
+    def encode(self, model: BaseModel) -> tuple[str, bytes]:
+        """A payload's type and bytes. Raises `BadRecord` for one that is too large."""
+        return (self._types.get(type(model)) or self._type_of(type(model))).decode(), self._payload(
+            model
+        )
 
     def _child(self, d: Delivery, child: BaseModel | Emit) -> Child:
         if isinstance(child, Emit):
@@ -195,9 +249,13 @@ class RecordWriter:
         result = d.result
         if result is None:
             return ()
+        found = self._own_records(d, result)
+        if result.advance is not None:
+            time = self._iso(result.finished_us)
+            found = *found, *self._runs.records(d, result.advance, time)
         if b"/" in d.key and result.status.terminal:
-            return (*self._own_records(d, result), self._arrival(d, result))
-        return self._own_records(d, result)
+            found = *found, self._arrival(d, result)
+        return found
 
     def _own_records(self, d: Delivery, result: Result) -> tuple[OutRecord, ...]:
         if result.target is not None:
@@ -207,7 +265,7 @@ class RecordWriter:
             return self._state(d, result), *self._forks.records(d, result.split, time)
         if result.wakes_us is not None:
             return self._state(d, result), self._timer_record(d, result.wakes_us)
-        if result.error is not None:
+        if result.error is not None and result.status is not Status.CANCELLED:
             return self._state(d, result), self._dead_letter_record(d, result.error)
         return (self._state(d, result),)
 
@@ -232,6 +290,8 @@ class RecordWriter:
         ]
         if d.keys_of is not None:
             headers.insert(0, (h.KEYS_OF, d.keys_of.encode()))
+        if result.signal is not None:
+            headers.insert(0, (h.SIGNAL, result.signal))
         if d.children:
             headers.insert(0, (h.CHILDREN, b"%d" % d.children))
         return target.topic, key, result.data, headers
@@ -292,9 +352,15 @@ class RecordWriter:
                 more += b'"wakesAt":"%b",' % self._iso(result.wakes_us)
         if d.link is not None:
             more += b'"link":%b,' % orjson.dumps(d.link)
+        if d.usage is not None:
+            more += b'"usage":%b,' % d.usage.to_json()
         to = b"[]" if result.target is None else result.target.names
         if result.split is not None:
             to, more = _TO_JOIN, more + b'"fork":%b,' % result.split.state()
+        if result.advance is not None:
+            more += b'"run":%b,' % result.advance.state
+            if result.advance.beginning is not None:
+                to = _TO_JOIN
         if b"/" in d.key:
             more += b'"parent":%b,' % orjson.dumps(parent_of(d.job_id))
             if d.forked_at is not None:

@@ -125,4 +125,6 @@ class Runs:
             d.attempt,
             self._effects,
             d.keys_of,
+            d.signal,
+            d,
         )

@@ -12,14 +12,13 @@ from typing import Final, TypeVar
 
 import structlog
 
-from schemas.state import JobError
+from schemas.state import JobError, job_error
 from streams.errors import BadWorld
 from streams.kafka import TopicFacts
 from streams.runtime.delivery import Delivery
 from streams.runtime.journal import Journal
 from streams.runtime.journal_rows import Place, Started, place
 from streams.runtime.ownership import Ownership
-from streams.runtime.records import job_error
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from schemas.state import JobError
+from schemas.state import JobError, job_error
 from streams.config import Settings
 from streams.context import EffectRunner
 from streams.crashpoints import reach
@@ -35,7 +35,7 @@ from streams.runtime.group_commit import GroupCommit
 from streams.runtime.judge import GiveUp
 from streams.runtime.lanes import Lanes
 from streams.runtime.pause import Pause
-from streams.runtime.records import RecordWriter, job_error, now_us
+from streams.runtime.records import RecordWriter, now_us
 from streams.runtime.runs import Runs
 from streams.runtime.stage_journal import StageJournal
 from streams.runtime.suspects import SuspectGate

@@ -1,7 +1,8 @@
-"""Names by the OpenTelemetry semantic conventions for messaging, of one pinned version.
+"""Names by the OpenTelemetry semantic conventions for messaging and models, of one pinned version.
 
-https://opentelemetry.io/docs/specs/semconv/messaging/ (development status): they may change with
-any release, so nothing else spells them, and a unit test holds them to the published package.
+https://opentelemetry.io/docs/specs/semconv/messaging/ and …/gen-ai/ (development status): they may
+change with any release, so nothing else spells them, and a unit test holds them to the published
+package.
 """
 
 from __future__ import annotations
@@ -23,6 +24,13 @@ MESSAGE_KEY: Final = "messaging.kafka.message.key"
 MESSAGE_ID: Final = "messaging.message.id"
 ERROR_TYPE: Final = "error.type"
 
+#: Of the models that a handler asked.
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+GEN_AI_REQUEST_MODEL: Final = "gen_ai.request.model"
+GEN_AI_RESPONSE_MODEL: Final = "gen_ai.response.model"
+GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+
 #: Metrics.
 CONSUMED_MESSAGES: Final = "messaging.client.consumed.messages"
 PROCESS_DURATION: Final = "messaging.process.duration"
@@ -40,6 +48,9 @@ ATTEMPTS: Final = "handoff.attempts"
 #: Milliseconds between the record's timestamp and its delivery.
 QUEUED_MS: Final = "handoff.queued_ms"
 WORKER: Final = "handoff.worker"
+#: Answers of models that were asked for, and those that the ledger gave.
+MODEL_CALLS: Final = "handoff.model.calls"
+MODEL_CACHED: Final = "handoff.model.cached"
 
 
 def span_name(operation: str, destination: str) -> str:

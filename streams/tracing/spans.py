@@ -11,8 +11,8 @@ all steps of a stage on a partition is made once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -23,6 +23,7 @@ from pydantic.alias_generators import to_camel
 from schemas.ids import span_id, trace_id_of
 from schemas.state import HopTiming, JobError
 from schemas.state import Status as JobStatus
+from schemas.usage import Usage, read_usage
 from streams.tracing import conventions as c
 from streams.tracing.sampling import HeadSampler
 
@@ -31,6 +32,7 @@ _SAMPLED: Final = 1
 _FLAGS: Final = _SAMPLED | SpanFlags.SPAN_FLAGS_CONTEXT_HAS_IS_REMOTE_MASK
 _FLAGS_REMOTE: Final = _FLAGS | SpanFlags.SPAN_FLAGS_CONTEXT_IS_REMOTE_MASK
 _TRACEPARENT_LENGTH: Final = 55
+_MAX_INT: Final = 2**63 - 1
 #: More static parts than a fleet has stages times partitions times outcomes; a bound all the same.
 _MAX_PARTS: Final = 10_000
 #: Attributes that differ from record to record come first and are filled in: see `_fill`.
@@ -67,6 +69,7 @@ class HopRecord(_Wire):
     link: str | None = None
     parent: str | None = None
     forked_at: int | None = None
+    usage: Any = None
 
 
 def read_hop(value: bytes | None) -> HopRecord | None:
@@ -152,6 +155,8 @@ class SpanWriter:
             span.attributes.append(_text(c.ERROR_TYPE, hop.error.kind))
             if hop.status is JobStatus.FAILED:
                 span.status.message = hop.error.message
+        if hop.usage is not None and (usage := read_usage(hop.usage)) is not None:
+            span.attributes.extend(_spent(usage))
         if link is not None:
             span.links.append(link)
 
@@ -205,6 +210,24 @@ def _fill(span: Span, hop: HopRecord, place: Place, writer_seq: int) -> None:
     offset.value.int_value = place.offset
     key.value.string_value = hop.trace_id
     message_id.value.string_value = f"{hop.trace_id}:{writer_seq}"
+
+
+def _spent(usage: Usage) -> Iterator[KeyValue]:
+    """Tokens are those of all models together; names are told where there is but one."""
+    for key, names in (
+        (c.GEN_AI_OPERATION, {each.operation for each in usage.models}),
+        (c.GEN_AI_REQUEST_MODEL, {each.request_model for each in usage.models}),
+        (c.GEN_AI_RESPONSE_MODEL, {each.response_model for each in usage.models}),
+    ):
+        if len(known := names - {None}) == 1:
+            yield _text(key, str(*known))
+    for key, count in (
+        (c.GEN_AI_INPUT_TOKENS, usage.input_tokens),
+        (c.GEN_AI_OUTPUT_TOKENS, usage.output_tokens),
+        (c.MODEL_CALLS, usage.calls),
+        (c.MODEL_CACHED, usage.cached),
+    ):
+        yield KeyValue(key=key, value=AnyValue(int_value=min(count, _MAX_INT)))
 
 
 def _parent(hop: HopRecord) -> bytes:

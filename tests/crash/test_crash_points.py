@@ -46,6 +46,7 @@ def job(n: int) -> Job:
         "commit.selected:6",
         "commit.produced:6",
         "commit.offsets_sent:6",
+        "commit.offsets_sent:7",
         "commit.committed:6",
     ],
 )

@@ -17,8 +17,9 @@ from hypothesis import settings as examples
 from streams.config import Settings
 from streams.joins import JoinRef
 from streams.joins.book import Turn
-from streams.joins.rows import JoinRows, Results
+from streams.joins.rows import Results
 from streams.postgres import open_pool
+from streams.runtime.join_rows import AgentRows
 from tests.support.join_log import Log, Move, calmly, logs, moves, run, told
 
 pytestmark = pytest.mark.services
@@ -29,7 +30,7 @@ Rows = dict[tuple[str, int], tuple[str, int]]
 
 async def in_postgres(settings: Settings, log: Log, plan: list[Move]) -> tuple[list[Turn], Rows]:
     async with open_pool(settings) as pool:
-        turns = await run(log, plan, JoinRows(pool, settings, "flow", TOPIC_ID).apply)
+        turns = await run(log, plan, AgentRows(pool, settings, "flow", TOPIC_ID).apply)
         async with pool.connection() as conn:
             cursor = await conn.execute(
                 "SELECT parent, branch, status, seq FROM join_arrivals WHERE NOT late"
@@ -86,8 +87,8 @@ def test_a_closed_join_of_an_earlier_topic_is_not_handed_on_again(settings: Sett
 
     async def twice() -> tuple[list[Turn], list[Turn]]:
         async with open_pool(settings) as pool:
-            first = await run(log, [], JoinRows(pool, settings, "flow", TOPIC_ID).apply)
-            again = await run(log, [], JoinRows(pool, settings, "flow", UUID(int=8)).apply)
+            first = await run(log, [], AgentRows(pool, settings, "flow", TOPIC_ID).apply)
+            again = await run(log, [], AgentRows(pool, settings, "flow", UUID(int=8)).apply)
             return first, again
 
     first, again = asyncio.run(twice())

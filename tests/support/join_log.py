@@ -136,7 +136,7 @@ class Shelf:
     def write(self, batch: Sequence[Incoming]) -> list[Turn]:
         parents = {x.parent for x in batch}
         new = set()
-        for parent, _, record in batch:
+        for parent, _, record, _ in batch:
             if isinstance(record, Expected) and (parent, record.seq) not in self.joins:
                 self.joins[parent, record.seq] = opened(parent, record)
                 new.add((parent, record.seq))

@@ -143,9 +143,9 @@ def emits_what_it_is_told(ask: Ask, job: Context) -> Emit:
     "handler", [emits_literal, emits_keyword, emits_attribute, emits_alias, forks_into_part]
 )
 def test_an_edge_that_the_code_names_must_be_declared(handler: Callable[..., Any]) -> None:
-    check_edges("ask", handler, ("part",), ("merge",))
+    check_edges("ask", handler, emits=("part",), joins=("merge",), waits=())
     with pytest.raises(BadSetup) as raised:
-        check_edges("ask", handler, ("other",), ("merge",))
+        check_edges("ask", handler, emits=("other",), joins=("merge",), waits=())
     assert raised.value.message == (
         "The handler of stage ask says Emit to part, but the stage declares other: add it to its "
         "`emits`."
@@ -155,7 +155,7 @@ def test_an_edge_that_the_code_names_must_be_declared(handler: Callable[..., Any
 def test_a_join_that_the_code_names_must_be_declared() -> None:
     for handler in (forks_into_part, split.handler):
         with pytest.raises(BadSetup, match="says Fork to merge, but the stage declares nothing"):
-            check_edges("ask", handler, ("part",), ())
+            check_edges("ask", handler, emits=("part",), joins=(), waits=())
 
 
 def test_a_flow_with_an_undeclared_edge_does_not_start() -> None:
@@ -169,7 +169,7 @@ def test_a_flow_with_an_undeclared_edge_does_not_start() -> None:
 
 def test_what_the_code_does_not_name_is_left_to_the_run() -> None:
     for handler in (emits_nothing, emits_what_it_is_told):
-        check_edges("ask", handler, (), ())
+        check_edges("ask", handler, emits=(), joins=(), waits=())
     made: dict[str, Any] = {"Emit": Emit}
     exec("def made(ask, job): return Emit('part', ask)", made)
-    check_edges("ask", made["made"], (), ())
+    check_edges("ask", made["made"], emits=(), joins=(), waits=())

@@ -20,6 +20,7 @@ from schemas.ids import (
     traceparent,
 )
 from schemas.state import JobState, Status
+from schemas.usage import read_usage
 from streams.timers.record import Timer, TimerRecord, decode, encode
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "wire"
@@ -50,6 +51,15 @@ def test_a_job_state_that_waits_for_its_timer_is_read() -> None:
     assert state.wakes_at == datetime(2026, 11, 29, 18, 1, 0, 123_000, tzinfo=UTC)
     assert state.error is not None
     assert state.error.kind == "retry"
+
+
+def test_what_a_job_state_tells_of_models_is_read() -> None:
+    state = JobState.model_validate_json((GOLDEN / "job_state_usage.v1.json").read_bytes())
+    usage = read_usage(state.usage)
+    assert usage is not None
+    assert (usage.names, usage.calls, usage.cached) == (("small",), 2, 1)
+    assert (usage.input_tokens, usage.output_tokens) == (240, 18)
+    assert usage.models[0].response_model == "small-2026-11"
 
 
 def test_a_timer_record_is_read() -> None:

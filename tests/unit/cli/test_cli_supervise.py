@@ -22,6 +22,8 @@ from streams.cli.supervise import (
     restart_wait_s,
     stop_on_signals,
 )
+from streams.cli.worker_processes import specs
+from streams.config import load_settings
 
 TIMEOUT_S = 30.0
 
@@ -209,3 +211,31 @@ def test_the_first_signal_asks_to_stop_and_the_second_to_hurry() -> None:
         signal.raise_signal(signal.SIGINT)
         assert request.hurry.is_set()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_fatal_end_is_not_mended_by_a_start(
+    child: Callable[[str, str], ChildSpec], said: list[str]
+) -> None:
+    supervisor = Supervisor(said.append, fatal=(4,))
+    supervisor.start(child("taken", "raise SystemExit(4)"))
+    supervisor.start(child("well", "import time; time.sleep(60)"))
+
+    def ended() -> bool:
+        supervisor.tick()
+        return supervisor.fault is not None
+
+    eventually(ended)
+    well = supervisor.pids()["well"]
+    supervisor.stop(TIMEOUT_S)
+    assert supervisor.fault == 4
+    assert said == ["taken ended: exit code 4."]
+    assert not alive(well)
+
+
+def test_processes_have_slots_and_ports_of_their_own() -> None:
+    settings = load_settings(slot=2, health_port=8_000)
+    found = [spec.argv for spec in specs(3, ["classify"], "agents:flow", settings)]
+    assert [argv[argv.index("--slot") + 1] for argv in found] == ["6", "7", "8"]
+    assert [argv[argv.index("--health-port") + 1] for argv in found] == ["8000", "8001", "8002"]
+    plain = specs(1, (), "agents:flow", load_settings(slot=0, health_port=0))
+    assert plain[0].argv == ("streams.cli", "worker", "--app", "agents:flow", "--slot", "0")

@@ -6,9 +6,9 @@ import json
 from types import SimpleNamespace
 from typing import Any, cast
 
+from schemas.state import job_error
 from streams.runtime.account import NAMED, held, told
 from streams.runtime.delivery import Delivery
-from streams.runtime.records import job_error
 
 NOW_US = 1_700_000_000_000_000
 

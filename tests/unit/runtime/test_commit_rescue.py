@@ -103,7 +103,7 @@ class Setting:
 @pytest.fixture
 def setting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Setting]:
     fakes = FakeTransactors()
-    monkeypatch.setattr(group_commit, "Transactor", fakes)
+    monkeypatch.setattr(group_commit, "Turns", fakes)
 
     def committed(_: Settings, group: str, topic: TopicFacts) -> dict[int, TopicPartition]:
         offset, metadata = fakes.found()

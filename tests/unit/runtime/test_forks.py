@@ -11,14 +11,14 @@ from pydantic import BaseModel
 
 from schemas import headers as h
 from schemas.ids import traceparent
-from schemas.state import JobState, Status
+from schemas.state import JobState, Status, job_error
 from streams import Context, Done, Emit, Flow, Fork, Joined, Reject, stage
 from streams.config import load_settings
 from streams.errors import BadRecord, BadSetup
 from streams.joins.wire import Deadline, Expected, read
 from streams.runtime import forks
 from streams.runtime.delivery import Delivery
-from streams.runtime.records import RecordWriter, job_error, now_us
+from streams.runtime.records import RecordWriter, now_us
 from tests.unit.runtime.fakes import FakeMessage, delivery, make_tracker
 
 JOB = f"{7:032x}"

@@ -1,5 +1,6 @@
 """Goal: the state that the hot path formats by hand is the `JobState` that the wire promises."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
@@ -7,10 +8,12 @@ from pydantic import BaseModel
 from schemas import headers as h
 from schemas.ids import traceparent
 from schemas.state import JobError, JobState, Status
+from schemas.usage import read_usage
 from streams import Context, Done, Flow, stage
 from streams.config import load_settings
 from streams.runtime.delivery import Delivery
 from streams.runtime.records import RecordWriter
+from streams.testing import RecordedEffects
 from streams.timers.record import Timer, TimerRecord, decode
 from tests.unit.runtime.fakes import TOPIC_ID, FakeMessage, delivery, make_tracker
 
@@ -145,3 +148,35 @@ def test_an_ordinary_hand_off_has_nothing_before_its_first_header() -> None:
     d.identify(b"mail")
     WRITER.conclude(d, Text(text="x"), FINISHED_US)
     assert WRITER.records(d)[1][3][0][0] == h.HOP
+
+
+@pytest.mark.parametrize("end", ["hand_off", "letter", "wait"])
+def test_what_models_cost_goes_with_the_step_however_it_ends(end: str) -> None:
+    d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode(), offset=17))
+    d.identify(b"mail")
+    for _ in range(2):  # two runs in one delivery
+        job = Context(JOB, "mail", "classify", 1, 1, RecordedEffects(), counted=d)
+        job.count_usage(
+            request_model="m", response_model="\ud800" * 300, input_tokens=7, output_tokens=-1
+        )
+        job.count_usage(request_model="m", input_tokens=7, cached=True)
+    error = JobError(kind="retry", message="busy")
+    match end:
+        case "hand_off":
+            WRITER.conclude(d, Text(text="x"), FINISHED_US)
+        case "letter":
+            WRITER.fail(d, error, FINISHED_US)
+        case "wait":
+            WRITER.wait(d, error, FINISHED_US + 1, FINISHED_US)
+    usage = read_usage(read(d).usage)
+    assert usage is not None
+    assert usage == job.usage
+    assert (usage.calls, usage.cached, usage.input_tokens, usage.output_tokens) == (2, 2, 14, 0)
+    assert [len(m.response_model or "") for m in usage.models] == [200, 0]
+
+
+def test_a_hop_that_asked_no_model_does_not_speak_of_any() -> None:
+    d = delivery(make_tracker(), FakeMessage(b"{}", JOB.encode(), offset=17))
+    d.identify(b"mail")
+    WRITER.conclude(d, Text(text="x"), FINISHED_US)
+    assert b"usage" not in (WRITER.records(d)[0][2] or b"")

@@ -165,3 +165,42 @@ def test_the_sampler_decides_for_whole_jobs() -> None:
     assert 0 < len(kept) < len(jobs)
     assert len(found) == 3 * len(kept)
     assert {t.hex() for t in kept} == {j for j in jobs if half.keeps(int(j, 16))}
+
+
+def test_what_models_cost_is_told_by_the_conventions() -> None:
+    asked = {"operation": "chat", "requestModel": "m", "calls": 2, "inputTokens": 240}
+    usage = {"models": [{**asked, "responseModel": "m-1", "outputTokens": 9}]}
+    (plain,) = spans(state(2))
+    (span,) = spans(state(2, usage=usage))
+    assert dict(attributes(span).items() - attributes(plain).items()) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "m",
+        "gen_ai.response.model": "m-1",
+        "gen_ai.usage.input_tokens": 240,
+        "gen_ai.usage.output_tokens": 9,
+        "handoff.model.calls": 2,
+        "handoff.model.cached": 0,
+    }
+    # With two models, tokens are of both and no name is told that is one's alone.
+    kept = {"operation": "chat", "requestModel": "n", "cached": 1}
+    (both,) = spans(state(2, usage={"models": [*usage["models"], kept]}))
+    found = attributes(both)
+    assert "gen_ai.request.model" not in found
+    assert (found["gen_ai.usage.input_tokens"], found["handoff.model.cached"]) == (240, 1)
+
+
+@given(
+    st.dictionaries(st.text(max_size=5), st.integers())
+    | st.fixed_dictionaries(
+        {
+            "models": st.lists(
+                st.fixed_dictionaries(
+                    {"requestModel": st.text(), "inputTokens": st.integers(-1, 2**54)}
+                )
+            )
+        }
+    )
+)
+def test_no_usage_makes_the_tracer_stumble(usage: dict[str, Any]) -> None:
+    (span,) = spans(state(2, usage=usage))
+    assert "messaging.system" in attributes(span)
