@@ -7,6 +7,7 @@ from streams.context import Context, DidNotHappen, Happened, Unknown
 from streams.errors import BadRecord, BadSetup, BadWorld, EffectNotDone, EffectParked, HandoffError
 from streams.flow import Flow, Stage, stage
 from streams.joins import Branch, Joined
+from streams.limits import Limit
 from streams.orchestration import CallFailed, Run, RunCancelled, TimedOut, orchestrator
 from streams.outcome import Done, Emit, Fork, Outcome, Reject, Retry, Wait
 from streams.retry import Backoff
@@ -30,6 +31,7 @@ __all__ = [
     "HandoffError",
     "Happened",
     "Joined",
+    "Limit",
     "Outcome",
     "Reject",
     "Retry",

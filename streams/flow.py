@@ -15,6 +15,7 @@ from streams.context import Context
 from streams.edges import check_edges
 from streams.errors import BadSetup
 from streams.joins.joined import Joined, JoinRef
+from streams.limits.limit import Limit, check_same, checked
 from streams.retry import Backoff
 
 #: What a handler takes: a model, or what a join gives it.
@@ -33,7 +34,8 @@ class Stage(Generic[In, Out]):
     `prepare` runs once in each worker, before the first record: to load models and tables.
     `joins` names the stages that its forks join into. A stage that takes `Joined[T]` has T as
     `joined`; its input is then the reference to a join. `waits` names the signals that its `Wait`s
-    wait for; `calls` the stages that an orchestration calls, `orchestrates` its function.
+    wait for; `calls` the stages that an orchestration calls, `orchestrates` its function. `limits`
+    hold over all workers.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Stage(Generic[In, Out]):
     waits: tuple[str, ...] = ()
     calls: tuple[str, ...] = ()
     orchestrates: Callable[[Any, Any], Coroutine[Any, Any, Any]] | None = None
+    limits: tuple[Limit, ...] = ()
 
     def __call__(self, model: In, job: Context) -> Out:
         return self.handler(model, job)
@@ -77,6 +80,7 @@ class stage:
         prepare: Callable[[], None] | None = None,
         joins: str | tuple[str, ...] = (),
         waits: str | tuple[str, ...] = (),
+        limits: Limit | tuple[Limit, ...] = (),
     ) -> None:
         if not name.isidentifier() or not name.islower():
             raise BadSetup(f"A stage's name is a lower-case identifier; {name!r} is not.")
@@ -90,6 +94,7 @@ class stage:
         self._prepare = prepare
         self._joins = (joins,) if isinstance(joins, str) else tuple(joins)
         self._waits = (waits,) if isinstance(waits, str) else tuple(waits)
+        self._limits = limits
 
     @overload
     def __call__(
@@ -115,6 +120,7 @@ class stage:
             joins=self._joins,
             joined=None if joined is None else joined.model,
             waits=self._waits,
+            limits=checked(self._name, self._limits, joins=joined is not None),
         )
 
 
@@ -173,6 +179,7 @@ class Flow:
             raise BadSetup(f"Flow {self.name}: {JOIN} is the agent that joins forks; rename it.")
         for each in self.stages:
             self._check(each)
+        check_same(self.name, ((each.name, each.limits) for each in self.stages))
 
     def _check(self, each: Stage[Any, Any]) -> None:
         by_name = {s.name: s for s in self.stages}

@@ -16,6 +16,7 @@ from schemas.state import JOIN, JobError, Status
 from streams.config import Settings
 from streams.flow import Flow
 from streams.ledger.prune import horizon
+from streams.limits.limit import LIMITED
 from streams.postgres import SyncConn, connect, load_queries
 from streams.replay.facts import Case, KeptEffect, Spot, Step, StoredRecord
 from streams.replay.running import tracker_of
@@ -97,6 +98,8 @@ class Lookup:
             because = "no step is known of it: not consumed or projected yet, or removed"
         elif step.status is Status.CANCELLED:
             skip, because = True, "its job was cancelled, so no handler's word on it was kept"
+        elif step.error is not None and step.error.kind == LIMITED:
+            skip, because = True, "it waited for a limit: no handler ran"
         elif stage not in self._stages or step.flow != flow:
             because = f"flow {flow} has no stage {stage}"
         elif step.error is not None and step.error.kind == KILLS_WORKER:

@@ -8,7 +8,9 @@ that they are read by Postgres' clock:
      "in_work": 2, "waiting": 1,     how many handlers run, how many records wait in place
      "read": {"0": 1042},            by partition: next offset to be delivered
      "runs": [["4bf9…", 1, 12.5]],   job, attempt, for how long; the longest first
-     "waits": [["77aa…", 2, 3.1, "Attempt 2 of 3 …"]]}   job, attempts spent, how long yet, why
+     "waits": [["77aa…", 2, 3.1, "Attempt 2 of 3 …"]],   job, attempts spent, how long yet, why
+     "limited": 57,                  of a stage with limits: how many wait for them
+     "limits": [["81f0…", 0.4, 12, "limit model …"]]}   job, for how long, how many before it, which
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from streams.runtime.health import Vitals
 from streams.runtime.health_server import HealthServer
 from streams.runtime.join_service import JoinService
 from streams.runtime.journal import Journal
+from streams.runtime.limit_service import LimitedService
 from streams.runtime.services import AgentService, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
 from streams.runtime.telemetry import Doubts, lag
@@ -161,7 +162,8 @@ class Parts:
         shared = self.settings, self._worker, self._pool, self._ledger, self._journal, self._control
         if name == JOIN and flow.has_join:
             return JoinService(flow, *shared)
-        return StageService(flow, flow.stage(name), *shared)
+        stage = flow.stage(name)
+        return (LimitedService if stage.limits else StageService)(flow, stage, *shared)
 
     def connect(self, name: str, channel: TopicChannel) -> None:
         self._channels[name] = channel
@@ -199,6 +201,8 @@ class Parts:
         for service in self.services:
             if isinstance(service, StageService):
                 self._metrics.gauge(partial(lag, service.ownership))
+                if isinstance(service, LimitedService):
+                    self._metrics.gauge(service.limits)
             elif service.name == PROJECTOR:
                 self._metrics.gauge(Doubts(self._pool, self.settings, loop))
         if self._push is not None:

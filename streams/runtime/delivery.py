@@ -96,6 +96,8 @@ class Delivery:
     task: Any = None
     timer: Any = None
     again_at = 0.0
+    #: Its place before the limits of its stage (`streams.limits.gate`), if it has one.
+    ticket: Any = None
     #: Why it waits for its next run.
     why: JobError | None = None
     #: For `streams.runtime.pause`: how often the stage had been reopened when this record last met

@@ -57,7 +57,7 @@ class StageJournal:
         self._again: deque[Aside] = deque()
         self._alone: deque[Aside] = deque()
         self._aside: dict[bytes, deque[Aside]] = {}
-        #: Of `open`: those that died once.
+        #: Of `open`: those that died before.
         self._retried: set[Delivery] = set()
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._settled: list[Delivery] = []
@@ -106,6 +106,29 @@ class StageJournal:
             async with self._journal.door:
                 await self._persist(lambda: self._rows.begin(deliveries))
                 self.open.update(deliveries)
+
+    def make_way(self, d: Delivery) -> None:
+        """`d` does not start yet: its limits hold it back. Others may have its place; one that died
+        before keeps it, and with it the care that is taken of it."""
+        if d in self.open and d not in self._retried:
+            self._let_go([d])
+
+    async def begin_soon(self, deliveries: Sequence[Delivery], timeout_s: float) -> bool:
+        """Write down that those start which had made way. False: one runs alone for longer than
+        `timeout_s`, and nothing was written."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._journal.door.acquire()
+        except TimeoutError:
+            return False
+        try:
+            # An earlier row of one of them must not go after the new one has come.
+            await self._persist(self.finish)
+            await self._persist(lambda: self._rows.begin(deliveries))
+            self.open.update(deliveries)
+        finally:
+            self._journal.door.release()
+        return True
 
     # -- what was started before -------------------------------------------------------------
 
@@ -192,6 +215,7 @@ class StageJournal:
             log.warning("runs_alone", stage=self._stage, job=d.job_id)
             await self._persist(lambda: self._rows.begin([d]))
             self.open.add(d)
+            self._retried.add(d)
             start(d)
             # Until it is committed: the next death must not be laid at its door.
             await self._journal.wait_until(lambda: self._journal.quiet)

@@ -19,14 +19,17 @@ from typing import Any
 
 import structlog
 
-from schemas.state import JobError
+from schemas.state import JobError, job_error
 from streams.config import Settings
 from streams.context import EffectRunner
 from streams.control import Standing
 from streams.crashpoints import reach
+from streams.errors import BadRecord
 from streams.flow import Flow, Stage
 from streams.joins import BranchSource
-from streams.runtime.account import held
+from streams.limits.gate import Gate
+from streams.limits.limit import LIMITED
+from streams.runtime.account import NAMED, held
 from streams.runtime.budget import Budget
 from streams.runtime.cutting import Cutter
 from streams.runtime.delivery import Delivery
@@ -47,6 +50,8 @@ log = structlog.get_logger(__name__)
 #: Inline handlers give the event loop a turn after so many records, or so much time.
 _SLICE_RECORDS = 250
 _SLICE_US = 100_000
+#: Limited inline handlers get moments for so long ahead: each holds up the next.
+_INLINE_S = 0.25
 #: What cancelled handlers get to end; one that goes on is left behind.
 _CANCEL_S = 1.0
 
@@ -94,6 +99,8 @@ class StageLoop:
         self._runs = Runs(
             flow.name, stage, settings, writer, effects, self._pause, rng, budget, branches, control
         )
+        #: Set before the first record of a stage with limits.
+        self.limits: Gate | None = None
         self._cutter = Cutter(settings.cancel_grace_s)
         #: Clear while a person has paused the stage.
         self._open = asyncio.Event()
@@ -106,13 +113,17 @@ class StageLoop:
         if (order := self._control.pauses(*self._key)) is not None:
             return f"paused {order.said}"
         paused = self._journal.paused if self._journal is not None else None
+        limited = self.limits.paused if self.limits is not None else None
         # A pause that waits for a record to probe with stops nobody.
-        return paused or self._gate.waits or (self._pause.reason if self._lanes.active else None)
+        mine = self._pause.reason if self._lanes.active else None
+        return paused or self._gate.waits or mine or limited
 
     def held(self) -> dict[str, Any]:
         """What is in its hands, as `streams.runtime.account` spells it; takes time with each record
         in work, so it is for a sign of life, not for a record."""
         mine = held(self._lanes.active, now_us(), asyncio.get_running_loop().time())
+        if self.limits is not None:
+            mine |= {"limited": self.limits.waiting, "limits": self.limits.told(NAMED)}
         return {"limit_s": self._timeout_s, "attempts": self._stage.retry.attempts, **mine}
 
     async def take(self, batch: Sequence[Delivery]) -> None:
@@ -224,7 +235,7 @@ class StageLoop:
             self._wait(d)
             return
         if self._runs.prepare(d):
-            if self._pause.reason is not None or not self._open.is_set():
+            if self._pause.reason or not self._open.is_set() or self.limits is not None:
                 self._lanes.enter(d)
                 self._runnable.append(d)
                 self._start_more()
@@ -281,6 +292,8 @@ class StageLoop:
                 self._end(d)
             elif self._dropped(d):
                 self._leave(d)
+            elif self.limits is not None and not self._within_limits(self.limits, d):
+                continue
             elif self._is_async:
                 self._running += 1
                 # Often called by a run that has just ended: its context must not be inherited.
@@ -305,9 +318,50 @@ class StageLoop:
             return False
         if not self._open.is_set():
             return True
-        return not self._pause.may_start(d)
+        return self._pause.probe is not d and not self._pause.may_start(d)
+
+    # -- limits (`streams.limits.gate.Stage`) --------------------------------------------------
+
+    def _within_limits(self, limits: Gate, d: Delivery) -> bool:
+        try:
+            return limits.may_start(d, first=self._pause.probe is d)
+        except BadRecord as e:
+            self._pause.dropped(d)
+            self._runs.give_up(d, GiveUp(job_error(e.kind, e.message)))
+            self._end(d)
+            return False
+
+    def room(self, run_s: float) -> int:
+        """How many handlers could be started now, if a run takes so long."""
+        if self._is_async:
+            return self._stage.concurrency - self._running
+        return min(self._stage.concurrency, 1 + int(_INLINE_S / max(run_s, 0.001)))
+
+    def allows(self, d: Delivery) -> bool:
+        """Whether `d` may start but for its limits."""
+        if not self._open.is_set():
+            return False
+        return self._pause.reason is None or self._pause.probe is d
+
+    def resume(self, d: Delivery) -> None:
+        """The moment of `d` has come."""
+        self._runnable.appendleft(d)
+        self._start_more()
+
+    def send_away(self, d: Delivery, why: str, wait_s: float) -> None:
+        """Its limits keep `d` waiting for long: a committed wait, which counts no attempt."""
+        d.why = job_error(LIMITED, why)
+        # No run: what it spent here was a wait.
+        d.started_us = now_us()
+        self._runs.wait_for_timer(d, wait_s)
+        self._end(d)
 
     async def _run_concurrent(self, d: Delivery) -> None:
+        if self.limits is not None and not self.limits.begins(d):
+            self._running -= 1
+            d.task = None
+            self._start_more()
+            return
         job = self._runs.begin(d)
         self._hop_context.enter(job)  # 2
         wait_s: float | None = None
@@ -358,6 +412,8 @@ class StageLoop:
 
     def _leave(self, d: Delivery) -> None:
         """`d` is no longer in work: the next record of its job may run."""
+        if d.ticket is not None and self.limits is not None:
+            self.limits.over(d)
         following = self._lanes.leave(d)
         if following is not None:
             if following.result is None:
@@ -370,6 +426,8 @@ class StageLoop:
             self._idle.set()
 
     def _later(self, d: Delivery, wait_s: float) -> None:
+        if d.ticket is not None and self.limits is not None:
+            self.limits.over(d)
         loop = asyncio.get_running_loop()
         d.again_at = loop.time() + wait_s
         d.timer = loop.call_later(wait_s, self._again, d)
@@ -423,6 +481,8 @@ class StageLoop:
         """Partitions are gone: cancel what is in work for them; the next owner does it again."""
         gone = set(trackers)
         self._cancel([d for d in self._lanes.active if d.tracker in gone])
+        if self.limits is not None:
+            self._runnable.extend(self.limits.recall(every=False))
         # A pause would keep those that have not begun.
         self._runnable = deque(sorted(self._runnable, key=lambda d: d.tracker.live))
         self._start_more()
@@ -452,6 +512,8 @@ class StageLoop:
         if self._journal is not None:
             self._journal.stop()
         self._cancel([d for d in self._lanes.active if d.timer is not None])
+        if self.limits is not None:
+            self._runnable.extend(self.limits.recall(every=True))
         self._start_more()
         for wait_s in (grace_s, _CANCEL_S):
             self._idle.clear()

@@ -20,6 +20,7 @@ import orjson
 from schemas.state import Status
 from streams.config import Settings
 from streams.errors import BadWorld
+from streams.limits.gate import Gate
 from streams.postgres import Pool, load_queries, pooled
 from streams.runtime.ownership import Ownership
 from streams.runtime.records import now_us
@@ -54,6 +55,13 @@ LAG_TIME: Final = Spec(
     "handoff.lag.time", "s", "Age of the newest record read, where there is lag; otherwise 0."
 )
 IN_DOUBT: Final = Spec("handoff.effects.in_doubt", "{effect}", "Effects that a person must decide.")
+LIMITED: Final = Spec("handoff.limit.waiting", "{message}", "Records that wait for a limit.")
+SENT_AWAY: Final = Spec(
+    "handoff.limit.sent_away", "{message}", "Waits for a limit that became timers.", adds=True
+)
+MISSED: Final = Spec(
+    "handoff.limit.missed", "{message}", "Reserved starts that came too late.", adds=True
+)
 
 
 @dataclass(slots=True)
@@ -133,6 +141,14 @@ def lag(ownership: Ownership) -> Iterable[tuple[Spec, Attributes, float]]:
         age_s = max(0, now_us() - newest_us) / 1e6 if records and newest_us else 0.0
         yield LAG, attributes, records
         yield LAG_TIME, attributes, age_s
+
+
+def limits(topic: str, gate: Gate) -> Iterable[tuple[Spec, Attributes, float]]:
+    """A gauge: what a stage's limits do to its records."""
+    attributes = ((c.CONSUMER_GROUP, topic), (c.DESTINATION, topic))
+    yield LIMITED, attributes, gate.waiting
+    yield SENT_AWAY, attributes, gate.sent_away
+    yield MISSED, attributes, gate.missed
 
 
 class Doubts:

@@ -1,9 +1,9 @@
 """From facts to one answer: the first cause, in a fixed order. Pure.
 
 The order: it is over for good; its record lies in a topic (a person has paused the stage, nobody
-works there, it runs, its stage is paused, it waits in place); it waits for its branches; its record
-was delivered, or others are before it; it waits for a person (an effect in doubt, a dead letter);
-it waits for a time; its record cannot be found; nobody knows it.
+works there, it runs, its stage is paused, it waits in place, or for a limit); it waits for its
+branches; its record was delivered, or others are before it; it waits for a person (an effect in
+doubt, a dead letter); it waits for a time; its record cannot be found; nobody knows it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _CAUSES: Final[tuple[Callable[[Facts, datetime], Cause | None], ...]] = (
     queue_causes.running,
     queue_causes.paused,
     queue_causes.backoff,
+    queue_causes.limited,
     branch_causes.branches,
     queue_causes.delivered,
     queue_causes.lag,

@@ -18,6 +18,8 @@ class Code(StrEnum):
     NO_WORKER = "no_worker"
     PAUSED = "paused"
     BACKOFF = "backoff"
+    #: Its stage's limits let others go first.
+    LIMITED = "limited"
     IN_WORK = "in_work"
     LAG = "lag"
     IN_DOUBT = "in_doubt"

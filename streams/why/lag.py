@@ -145,6 +145,8 @@ def _at_work(seen: Seen, owner: WorkerRow) -> tuple[Reason | None, str]:
         return None, f"{account['in_work']:,} in work, the longest for {span(longest_s)}."
     if account.get("waiting"):
         return None, f"{account['waiting']:,} wait for their next attempt."
+    if account.get("limited"):
+        return None, f"{account['limited']:,} wait for a limit of their stage."
     told_s = (owner.seen_at - seen.oldest_at).total_seconds() if seen.oldest_at is not None else 0
     if seen.oldest_at is not None and told_s < _CLOCKS_S:
         return None, "It came after the worker's last sign of life."

@@ -3,7 +3,7 @@ paused, it waits in place, it was delivered, others are before it. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -126,6 +126,25 @@ def backoff(facts: Facts, now: datetime) -> Cause | None:
     )
 
 
+def limited(facts: Facts, now: datetime) -> Cause | None:
+    q = facts.queued
+    wait = _entry(facts, "limits")
+    row = q.owner_row if q is not None else None
+    if q is None or wait is None or row is None:
+        return None
+    _, waited_s, before, limit = wait
+    since = row.seen_at - timedelta(seconds=waited_s)
+    many = "it is the next one" if not before else f"{before:,} {_are(before)} before it"
+    why = sentence(
+        f"It waits at stage {q.stage}, in the worker in slot {q.owner}, for the {limit}, since "
+        f"{at(since)}; there {many}"
+    )
+    more = {"limit": limit, "since": since, "before": before, "worker": worker_facts(row)}
+    return Cause(
+        Code.LIMITED, q.stage, why + silence(row, facts, now), (), {**_queue_facts(q), **more}
+    )
+
+
 def delivered(facts: Facts, now: datetime) -> Cause | None:
     q = facts.queued
     row = q.owner_row if q is not None else None
@@ -143,7 +162,8 @@ def delivered(facts: Facts, now: datetime) -> Cause | None:
         f"Its record at {q.place} is in the hands of the worker of stage {q.stage} in slot "
         f"{q.owner}: it {since}, and is not committed yet. Of the records there "
         f"{account.get('in_work', 0)} run and {account.get('waiting', 0)} wait for their next "
-        "attempt; the others wait for a place or behind an earlier record of their job"
+        f"attempt{_limited(account)}; the others wait for a place or behind an earlier record of "
+        "their job"
     )
     why += _deaths(q) + _calls(facts.effects) + silence(row, facts, now)
     return Cause(Code.IN_WORK, q.stage, why, (), {**_queue_facts(q), "worker": worker_facts(row)})
@@ -170,6 +190,15 @@ def lag(facts: Facts, now: datetime) -> Cause | None:
     why += _deaths(q) + (silence(row, facts, now) if row is not None else "")
     more = q.ahead > 0 and q.members < q.partitions
     return Cause(Code.LAG, q.stage, why, (_start(q, q.members),) if more else (), _queue_facts(q))
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _limited(account: Mapping[str, Any]) -> str:
+    count = account.get("limited", 0)
+    return f", {count:,} wait for a limit" if count else ""
 
 
 def _lies(facts: Facts, q: Queued) -> str:

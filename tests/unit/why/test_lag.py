@@ -118,6 +118,7 @@ def test_it_is_stuck(changes: dict[str, Any], reason: Reason, words: str) -> Non
         ({"slot": None, "owner": None, "settled": False}, "hands out its partitions"),
         ({"owner": says(in_work=2, runs=[["a", 1, 59.0]])}, "2 in work, the longest for 59 s."),
         ({"owner": says(waiting=3)}, "3 wait for their next attempt."),
+        ({"owner": says(limited=3)}, "3 wait for a limit of their stage."),
         ({"oldest_at": ago(1)}, "after the worker's last sign of life"),
         ({"oldest_at": ago(1), "owner": replace(OWNER, account=None)}, "last sign of life"),
     ],

@@ -261,6 +261,21 @@ def test_a_wait_in_place_says_which_attempt_and_until_when() -> None:
     assert answer.facts["until"] == NOW + timedelta(seconds=18)
 
 
+def test_a_wait_for_a_limit_says_which_and_how_many_are_before_it() -> None:
+    limit = "limit model (20 per second) of 'acme'"
+    row = worker(account=account(limits=[[JOB, 3.0, 57, limit]], limited=58, read={"2": 50}))
+    answer = explain(facts(queued=queued(workers=(row,))), NOW)
+    assert answer.code is Code.LIMITED
+    assert answer.why == (
+        "It waits at stage enrich, in the worker in slot 0, for the limit model (20 per second) of "
+        "'acme', since 2026-03-01 11:59:55Z; there 57 are before it."
+    )
+    assert answer.facts["before"] == 57
+    unnamed = worker(account=account(limited=5_000, read={"2": 50}))
+    answer = explain(facts(queued=queued(workers=(unnamed,))), NOW)
+    assert "1 wait for their next attempt, 5,000 wait for a limit; the others" in answer.why
+
+
 def test_what_is_delivered_and_neither_runs_nor_waits_is_in_the_workers_hands() -> None:
     row = worker(account=account(read={"2": 43}))
     answer = explain(facts(queued=queued(workers=(row,))), NOW)
@@ -447,6 +462,7 @@ _BUSY = worker(
     paused="the desk is away",
     account=account(runs=[[JOB, 1, 9.0]], waits=[[JOB, 1, 9.0, "busy"]], read={"2": 50}),
 )
+_LIMITED = worker(account=account(limits=[[JOB, 9.0, 3, "limit model"]], read={"2": 50}))
 #: Each holds together with all that come after it.
 _ORDER: list[tuple[Code, dict[str, Any]]] = [
     (Code.DONE, {"state": state(Status.DONE)}),
@@ -468,6 +484,7 @@ _ORDER: list[tuple[Code, dict[str, Any]]] = [
             )
         },
     ),
+    (Code.LIMITED, {"queued": queued(workers=(_LIMITED,))}),
     (Code.IN_WORK, {"queued": queued(workers=(worker(account=account(read={"2": 50})),))}),
     (Code.LAG, {"queued": queued()}),
     (Code.IN_DOUBT, {"queued": None}),
