@@ -11,6 +11,7 @@ import structlog
 
 from streams.config import Settings
 from streams.context import EffectRunner
+from streams.control import ControlReader
 from streams.errors import BadWorld
 from streams.flow import Flow, Stage
 from streams.kafka import TopicFacts
@@ -45,8 +46,9 @@ class LimitedService(StageService):
         pool: Pool,
         effects: EffectRunner,
         journal: Journal,
+        control: ControlReader,
     ) -> None:
-        super().__init__(flow, stage, settings, worker, pool, effects, journal)
+        super().__init__(flow, stage, settings, worker, pool, effects, journal, control)
         self._side = SideLoop(f"limits {stage.name}", settings)
         self._rows = LimitRows(
             self._side.pool,
