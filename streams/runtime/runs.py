@@ -8,6 +8,7 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
+from schemas.state import Status
 from streams.config import Settings
 from streams.context import Context, EffectRunner
 from streams.control import CANCELLED, Standing, error_of, job_key
@@ -87,6 +88,8 @@ class Runs:
     def cancelled(self, d: Delivery) -> bool:
         """True, and `cancelled` the result of `d`, when its job is: itself, or with an ancestor. A
         record that only brings the order is believed before the order itself has come."""
+        if d.result is not None and d.result.status is Status.CANCELLED:
+            return True
         if d.cancelled_with is not None:
             error = error_of(job_key(d.cancelled_with), d.message.value(), d.job_id)
             ordered = d.cancelled_with
