@@ -6,6 +6,7 @@ away later, orders that nobody could write are not missed.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from threading import Event, Thread
 from typing import Final
@@ -85,13 +86,10 @@ class ControlReader:
             for batch in follow(self._settings, self._topic, self._at, idle=True):
                 if self._stopping.is_set():
                     return
-                told: set[Kind] = set()
-                for record in batch:
-                    kind = self.standing.apply(record.key(), record.value())
-                    if kind is not None:
-                        told.add(kind)
-                        log.info("order", kind=kind.value, key=(record.key() or b"").decode())
-                for kind in told:
+                found = [self.standing.apply(r.key(), r.value()) for r in batch]
+                told = Counter(kind for kind in found if kind is not None)
+                for kind, orders in told.items():
+                    log.info("ordered", kind=kind.value, orders=orders)
                     for changed in self._listeners:
                         changed(kind)
         except Exception as e:

@@ -32,8 +32,8 @@ class Cancelled(NamedTuple):
 
 class Incoming(NamedTuple):
     """One record of the join topic; `parent` is its key, `at_us` (epoch) when it was written.
-    `cancelled` if the record says that the parent is: it then closes its open joins, whatever else
-    it is."""
+    `cancelled` if the record says that the parent is, as a `Cancel` does, and the end of a branch
+    that was cancelled with it: it then closes what it finds open."""
 
     parent: str
     place: Place
@@ -88,17 +88,19 @@ class Join:
     def holds(self, branch: int) -> bool:
         return self.first <= branch < self.first + self.expected
 
-    def take(self, branch: int, status: Status) -> None:
-        """A branch has come. One that is done stays so."""
+    def take(self, branch: int, status: Status) -> bool:
+        """A branch has come. One that is done stays so. False if that changes nothing."""
         bit = 1 << (branch - self.first)
         if status is Status.DONE:
             done, failed = self.done | bit, self.failed & ~bit
         elif not self.done & bit:
             done, failed = self.done, self.failed | bit
         else:
-            return
-        if (done, failed) != (self.done, self.failed):
-            self.done, self.failed, self.changed = done, failed, True
+            return False
+        if (done, failed) == (self.done, self.failed):
+            return False
+        self.done, self.failed, self.changed = done, failed, True
+        return True
 
     def settle(self, place: Place) -> None:
         """Close it by the record at `place` if nothing is missing any more, or too much."""
@@ -206,7 +208,7 @@ class Book:
         joins = self._joins[parent]
         match record:
             case Arrival():
-                self._arrive(parent, place, record)
+                self._arrive(parent, place, record, cancelled)
             case Expected(seq=seq):
                 self._open(parent, seq)
                 for join in joins:
@@ -219,11 +221,12 @@ class Book:
             case Reopen(seq=seq):
                 for join in joins:
                     join.reopen(place, seq)
-            case Cancel():
-                pass  # of a parent without an open join: nothing waits here
-        if cancelled is not None:
-            for join in joins:
-                join.cancel(place, cancelled)
+            case Cancel(seq=seq):
+                # Not what was forked or reopened since: who reads this again must close nothing by
+                # it that it did not close before. Without an open join nothing waits here.
+                for join in joins:
+                    if cancelled is not None and join.step <= seq:
+                        join.cancel(place, cancelled)
 
     def _open(self, parent: str, seq: int) -> None:
         """A new join, with those of its branches that came before it."""
@@ -238,13 +241,17 @@ class Book:
                 join.take(branch, kept.arrival.status)
         self._joins[parent].append(join)
 
-    def _arrive(self, parent: str, place: Place, arrival: Arrival) -> None:
+    def _arrive(
+        self, parent: str, place: Place, arrival: Arrival, cancelled: Cancelled | None
+    ) -> None:
         late = False
         for join in self._joins[parent]:
             if join.holds(arrival.number):
                 late = join.status in ("joined", "cancelled")
                 if not late:
-                    join.take(arrival.number, arrival.status)
+                    # Once only: by one that comes again nothing may be closed that was open then.
+                    if join.take(arrival.number, arrival.status) and cancelled is not None:
+                        join.cancel(place, cancelled)
                     join.settle(place)
         kept = self._kept[parent]
         known = kept.get(arrival.number)

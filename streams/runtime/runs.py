@@ -8,19 +8,21 @@ from typing import Any
 import structlog
 from pydantic import ValidationError
 
-from schemas.state import job_error
+from schemas.state import Status, job_error
 from streams.config import Settings
 from streams.context import Context, EffectRunner
 from streams.control import CANCELLED, Standing, error_of, job_key
 from streams.crashpoints import reach
 from streams.flow import Stage
 from streams.joins import BranchSource, Joined
-from streams.outcome import Fork, Retry
+from streams.outcome import Begin, Fork, Retry, Wait
 from streams.runtime.budget import Budget
 from streams.runtime.delivery import Delivery
 from streams.runtime.judge import GiveUp, RetryAsked, WorldIsBad, judge, not_valid, unusable
 from streams.runtime.pause import Pause
 from streams.runtime.records import RecordWriter, now_us
+
+_WAITS = (Fork, Wait, Begin)
 
 log = structlog.get_logger(__name__)
 
@@ -77,8 +79,8 @@ class Runs:
         """Make `outcome` the result of `d` (5). Raises what `judge` is then to be asked about."""
         if isinstance(outcome, Retry):
             raise RetryAsked(outcome.after.total_seconds(), outcome.reason)
-        if self._control.cancelled and isinstance(outcome, Fork) and self.cancelled(d):
-            # Its children would only be cancelled one by one.
+        if self._control.cancelled and isinstance(outcome, _WAITS) and self.cancelled(d):
+            # It would wait, and its children would be cancelled one by one.
             return
         self._writer.conclude(d, outcome, now_us())
         d.model = None
@@ -88,6 +90,8 @@ class Runs:
     def cancelled(self, d: Delivery) -> bool:
         """True, and `cancelled` the result of `d`, when its job is: itself, or with an ancestor. A
         record that only brings the order is believed before the order itself has come."""
+        if d.result is not None and d.result.status is Status.CANCELLED:
+            return True
         if d.cancelled_with is not None:
             error = error_of(job_key(d.cancelled_with), d.message.value(), d.job_id)
             ordered = d.cancelled_with

@@ -64,6 +64,7 @@ class StageJournal:
         self._undone: list[Delivery] = []
         self._flushing: asyncio.Task[None] | None = None
         self._stopping = False
+        self._spawned: set[asyncio.Task[None]] = set()
         #: Why nothing starts, or None.
         self.paused: str | None = None
 
@@ -166,6 +167,12 @@ class StageJournal:
         ):
             if queue and ((task := self._tasks.get(n)) is None or task.done()):
                 self._tasks[n] = self._loop.create_task(self._guarded(work))
+
+    def spawn(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do `work` in a task of its own; a fault ends the worker."""
+        task = self._loop.create_task(self._guarded(work))
+        self._spawned.add(task)
+        task.add_done_callback(self._spawned.discard)
 
     async def _guarded(self, work: Callable[[], Awaitable[None]]) -> None:
         try:

@@ -102,6 +102,9 @@ class StageLoop:
         #: Set before the first record of a stage with limits.
         self.limits: Gate | None = None
         self._cutter = Cutter(settings.cancel_grace_s)
+        #: To be written down and started, in this order; and whether that is under way.
+        self._kept: list[Delivery] = []
+        self._starting = False
         #: Clear while a person has paused the stage.
         self._open = asyncio.Event()
         self._open.set()
@@ -140,17 +143,30 @@ class StageLoop:
             batch = [d for d in batch if d not in gone]
         if suspects or self._control.cancelled:
             batch = self._without_cancelled(batch)
-        if self._journal is not None and self._journal.on:
-            # What a pause keeps from its start must not count as started.
-            await self._open.wait()
-            size = self._stage.concurrency if self._is_async else _SLICE_RECORDS
-            await self._journal.take(batch, size, self._start_one, self._bury)
+        if self._journal is not None and (self._journal.on or self._kept):
+            self._kept.extend(batch)
+            await self._start_kept()
         elif self._is_async:
             for d in batch:
                 self._admit(d)
         else:
             await self._run_all_inline(batch)
         self._flush()
+
+    async def _start_kept(self) -> None:
+        """Write down and start what came, in its order; what a person's pause keeps from its start
+        must not count as started."""
+        journal = self._journal
+        if journal is None or self._starting:
+            return
+        self._starting = True
+        size = self._stage.concurrency if self._is_async else _SLICE_RECORDS
+        try:
+            while self._kept and self._open.is_set():
+                batch, self._kept = self._kept, []
+                await journal.take(batch, size, self._start_one, self._bury)
+        finally:
+            self._starting = False
 
     def _start_one(self, d: Delivery) -> None:
         """Start what the journal has written down."""
@@ -180,9 +196,12 @@ class StageLoop:
         else:
             self._open.set()
         if self._control.cancelled:
+            self._kept = list(self._without_cancelled(self._kept))
             self._cancel_in_work()
         if self._runnable:
             self._start_more()
+        if self._kept and self._journal is not None and self._open.is_set():
+            self._journal.spawn(self._start_kept)
 
     def _cancel_in_work(self) -> None:
         """Waits end now, runs get their grace, and what has not begun will not begin."""
@@ -483,6 +502,8 @@ class StageLoop:
         self._cancel([d for d in self._lanes.active if d.tracker in gone])
         if self.limits is not None:
             self._runnable.extend(self.limits.recall(every=False))
+        self._budget.release([d for d in self._kept if d.tracker in gone])
+        self._kept = [d for d in self._kept if d.tracker not in gone]
         # A pause would keep those that have not begun.
         self._runnable = deque(sorted(self._runnable, key=lambda d: d.tracker.live))
         self._start_more()
@@ -508,6 +529,8 @@ class StageLoop:
         """
         self._stopping = True
         self._pause.close()
+        self._budget.release(self._kept)
+        self._kept = []
         self._open.set()
         if self._journal is not None:
             self._journal.stop()

@@ -95,11 +95,11 @@ def rule_of(join: Join) -> str:
 def next_of(
     join: Join, branches: Sequence[Branch], found: Sequence[Obstacle] = ()
 ) -> tuple[str, ...]:
-    """The commands that bring a join on, the likeliest first; none for one that has joined.
+    """The commands that bring a join on, the likeliest first; none for one that is over for good.
 
     `branches`: some without a result; `found`: what all of them are at.
     """
-    if join.status == "joined":
+    if join.status in ("joined", "cancelled"):
         return ()
     parked = _parked(join, branches, found)
     do = [f"handoff dlq redrive {b.id}" for b in parked[:NAMED]]
@@ -119,6 +119,8 @@ def advice(join: Join, branches: Sequence[Branch], found: Sequence[Obstacle] = (
     """What to do about a join, in a sentence or two."""
     if join.status == "joined":
         return f"Nothing is to be done: stage {join.stage} was handed the results."
+    if join.status == "cancelled":
+        return "Nothing is to be done: its job was cancelled, and its branches with it."
     parked = _parked(join, branches, found)
     if join.status == "failed":
         own = (

@@ -79,6 +79,8 @@ def measure(rig: Rig, command: Command, jobs: int) -> None:
     rig.wait_drained()
     project(rig)
     for worker in workers:
+        # One that is still being imported does not know the signal yet.
+        rig.wait(lambda worker=worker: "worker_ready" in worker.log, "the worker has started")
         assert worker.stop() == 0, worker.log[-4000:]
     print("after:", told(rig, ids))
     check(rig, ids)

@@ -191,6 +191,7 @@ def opened(parent: str, record: Expected) -> Join:
         has_deadline=what.deadline_ms is not None,
         born_us=record.born_us,
         keys_of=what.keys_of,
+        shielded=what.shielded,
         step=record.seq,
     )
 

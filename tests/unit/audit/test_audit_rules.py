@@ -123,6 +123,27 @@ def _timer(due_ms: int) -> Damage:
     return damage
 
 
+def _woken_for_nothing(w: World) -> None:
+    _timer(NOW + HOUR)(w)
+    w.record(TAKE, NEW, 1, Kind.CANCEL)
+
+
+def _cancelled(w: World) -> None:
+    _woken_for_nothing(w)
+    w.step(NEW, 2, TAKE, None, "cancelled")
+
+
+def _cancelled_fork(w: World) -> None:
+    """One branch came before its parent was cancelled, one after; the wake was written twice."""
+    w.fork(NEW)
+    w.end(NEW, 1)
+    w.record(JOIN, NEW, 1, Kind.CANCEL)
+    w.step(NEW, 2, JOIN, None, "cancelled")
+    w.joins[NEW][5] = "cancelled"
+    w.record(JOIN, NEW, 1, Kind.CANCEL)
+    w.end(NEW, 0, "cancelled")
+
+
 def _came_back(w: World) -> None:
     _timer(NOW - HOUR)(w)
     w.record(TAKE, NEW, 1, Kind.TIMER)
@@ -368,6 +389,8 @@ FAULTS = [
     ("hand_off_without_cause", J, _wrong_target),
     ("record_lost", NEW, _consumed_only),
     ("record_lost", NEW, _finished_past_the_head),
+    ("record_lost", NEW, _woken_for_nothing),
+    ("step_after_end", NEW, _after_failed(Kind.CANCEL)),
     ("stuck", NEW, _waiting_too_long),
     ("step_doubled", J, _step_twice),
     ("state_without_cause", J, _forged(WORK, 99)),
@@ -435,6 +458,8 @@ WELL = {
     "a redriven job": _after_failed(Kind.REDRIVE),
     "a timer to come": _timer(NOW + HOUR),
     "a timer that came back": _came_back,
+    "a cancelled wait": _cancelled,
+    "a cancelled fork": _cancelled_fork,
     "a tombstone": lambda w: w.record(TAKE, NEW, 0, Kind.TOMBSTONE),
     "two redriven copies": lambda w: [
         _after_failed(Kind.REDRIVE)(w),

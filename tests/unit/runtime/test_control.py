@@ -210,3 +210,43 @@ async def test_a_stop_during_a_persons_pause_gives_everything_back(desks: Any) -
     assert desk.bench.budget.records == 3
     await desk.bench.loop.stop(1)
     assert (desk.bench.budget.records, desk.bench.commits.added) == (0, [])
+
+
+class Journal:
+    """Writes down what it starts."""
+
+    on, paused = True, None
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self._tasks: list[Any] = []
+
+    async def take(self, batch: Any, _size: int, start: Any, _bury: Any) -> None:
+        for d in batch:
+            self.begun.append(d.job_id)
+            await asyncio.sleep(0)
+            start(d)
+
+    def spawn(self, work: Any) -> None:
+        self._tasks.append(asyncio.get_running_loop().create_task(work()))
+
+    def stop(self) -> None: ...
+
+
+async def test_what_a_pause_keeps_is_not_written_down_as_started(desks: Any) -> None:
+    seen: list[int] = []
+    desk, journal = desks(async_stage(seen)), Journal()
+    b = desk.bench
+    b.loop._journal = journal
+    desk.order(Kind.PAUSE, "mail.work")
+    await b.take(b.message(0, 0), b.message(1, 1))
+    desk.cancel(0)
+    await b.take(b.message(2, 2), b.message(3, 3))
+    desk.cancel(3)
+    assert await desk.statuses(2) == {JOB.format(1): "cancelled", JOB.format(4): "cancelled"}
+    assert journal.begun == []
+    desk.resume()
+    await b.take(b.message(4, 4))
+    await b.finished(5)
+    assert seen == [1, 2, 4], "in their order"
+    assert journal.begun == [JOB.format(n) for n in (2, 3, 5)]

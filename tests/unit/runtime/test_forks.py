@@ -11,11 +11,11 @@ from pydantic import BaseModel
 
 from schemas import headers as h
 from schemas.ids import traceparent
-from schemas.state import JobState, Status, job_error
+from schemas.state import JobError, JobState, Status, job_error
 from streams import Context, Done, Emit, Flow, Fork, Joined, Reject, stage
 from streams.config import load_settings
 from streams.errors import BadRecord, BadSetup
-from streams.joins.wire import Deadline, Expected, read
+from streams.joins.wire import Arrival, Deadline, Expected, read
 from streams.runtime import forks
 from streams.runtime.delivery import Delivery
 from streams.runtime.records import RecordWriter, now_us
@@ -142,6 +142,37 @@ def test_children_of_a_rerun_with_the_same_effects_stand_for_the_originals() -> 
     _, expectation, (_, _, _, headers) = written(d, Fork([Emit("part", Part(n=0))], "whole"))
     assert dict(headers)[h.KEYS_OF].decode() == f"{original}/0"
     assert orjson.loads(expectation[2])["keysOf"] == original
+
+
+def test_a_shield_goes_on_with_hand_offs_children_timers_and_what_the_fork_expects() -> None:
+    call = f"{JOB}/3"
+    shield = (h.SHIELDED, call.encode())
+    d = arrived(call, shield)
+    state, expectation, (_, key, value, headers) = written(
+        d, Fork([Emit("part", Part(n=0))], "whole")
+    )
+    assert orjson.loads(state[2])["shielded"] == call
+    assert orjson.loads(expectation[2])["shielded"] == call
+    child = delivery(make_tracker(), FakeMessage(value, key, headers))
+    child.identify(b"forks")
+    assert (child.shielded, child.forked_at, child.fault) == (call, 3, None)
+    _, (_, _, _, headers) = written(d, Emit("part", Part(n=0)))
+    assert shield in headers
+    WRITER.wait(d, JobError(kind="retry", message="once more"), now_us(), now_us())
+    assert shield in WRITER.records(d)[1][3]
+
+
+@pytest.mark.parametrize(("ordered", "named"), [(JOB, JOB), (f"{JOB}/3", None)])
+def test_a_branch_says_to_its_join_with_whom_it_was_cancelled(
+    ordered: str, named: str | None
+) -> None:
+    d = arrived(f"{JOB}/3")
+    WRITER.cancel(d, JobError(kind="cancelled", message="Cancelled."), ordered, now_us())
+    state, (_, key, value, headers) = WRITER.records(d)
+    assert orjson.loads(state[2])["status"] == "cancelled"
+    found = read(key, headers, value or b"", b"forks")
+    assert isinstance(found, Arrival)
+    assert (found.status.value, found.ancestor) == ("cancelled", named)
 
 
 @pytest.mark.parametrize(
