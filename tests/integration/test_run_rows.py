@@ -91,6 +91,8 @@ def test_any_text_and_any_bytes_are_kept_as_they_are(settings: Settings) -> None
     log = Log(tuple(places), (None,) * len(records))
     wanted, calm = asyncio.run(calmly(log))
     assert [len(t.asked) for t in wanted] == [1, 1, 1, 1]
-    got, rows = asyncio.run(in_postgres(settings, log, [Move(1, False, False, 0)] * 4))
+    # At last a zombie, which must not change what can be read either.
+    plan = [*[Move(1, False, False, 0)] * 4, Move(9, lost=False, zombie=True, back=2)]
+    got, rows = asyncio.run(in_postgres(settings, log, plan))
     assert told(got) == told(wanted)
     assert rows == calm.rows()
