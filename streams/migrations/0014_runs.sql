@@ -56,6 +56,10 @@ CREATE TABLE run_events (
     happened_at  timestamptz NOT NULL DEFAULT now(),
     PRIMARY KEY (parent, run, kind, ref)
 );
+-- A signal, and a record that cancels, are for one run of their job, also if they come again when it
+-- has begun another.
+CREATE UNIQUE INDEX run_events_signals ON run_events (parent, ref) WHERE kind = 'signal';
+CREATE UNIQUE INDEX run_events_cancels ON run_events (parent, topic_id, partition, "offset") WHERE kind = 'cancel';
 CREATE INDEX run_events_by_time ON run_events USING brin (happened_at);
 
 CREATE TABLE run_commands (

@@ -62,10 +62,13 @@ class RunRows:
         found: list[RunTurn] = []
         for some in _chunks(touched):
             await self._load(conn, some)
+            moved = []
             for each in some:
-                each.kept = len(each.asked)
+                each.kept, seen = len(each.asked), each.seen
                 self._player.play(each)
-            await self._keep(conn, some)
+                if each.seen != seen:
+                    moved.append(each)
+            await self._keep(conn, moved)
             for each in some:
                 found += turns(each, places)
         return rest, found

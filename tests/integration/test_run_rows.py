@@ -20,8 +20,9 @@ from streams.config import Settings
 from streams.joins.book import Incoming
 from streams.joins.wire import Arrival
 from streams.orchestration.journal import RunTurn
+from streams.orchestration.rows import RunRows
 from streams.orchestration.wire import Began, Beginning, Sent
-from streams.postgres import open_pool
+from streams.postgres import Pool, open_pool
 from streams.runtime.join_rows import AgentRows
 from streams.signals import Signal
 from tests.support.join_log import Move, moves
@@ -91,6 +92,40 @@ def test_any_text_and_any_bytes_are_kept_as_they_are(settings: Settings) -> None
     log = Log(tuple(places), (None,) * len(records))
     wanted, calm = asyncio.run(calmly(log))
     assert [len(t.asked) for t in wanted] == [1, 1, 1, 1]
-    got, rows = asyncio.run(in_postgres(settings, log, [Move(1, False, False, 0)] * 4))
+    # At last a zombie, which must not change what can be read either.
+    plan = [*[Move(1, False, False, 0)] * 4, Move(9, lost=False, zombie=True, back=2)]
+    got, rows = asyncio.run(in_postgres(settings, log, plan))
     assert told(got) == told(wanted)
     assert rows == calm.rows()
+
+
+def test_a_zombie_and_its_successor_that_take_a_signal_at_once_keep_it_once(
+    settings: Settings,
+) -> None:
+    """The job has no run yet whose row they could lock; the successor begins it in that batch."""
+    value = Signal("go").to_json()
+    began = Began(1, 5, Beginning(stage="machine", first_child=0), b'{"ops":[]}')
+    sent = Incoming(PARENTS[0], (0, 0), Sent("x", "go", value), 1)
+    batch = [sent, Incoming(PARENTS[0], (0, 1), began, 2)]
+    rows = RunRows("flow", TOPIC_ID, player())
+    blocked = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = %s"
+
+    async def zombie(pool: Pool) -> None:
+        async with pool.connection() as conn, conn.transaction():
+            await rows.apply(conn, [sent])
+
+    async def both() -> list[dict[str, Any]]:
+        async with open_pool(settings) as pool, pool.connection() as conn:
+            name = conn.info.dbname
+            async with conn.transaction():
+                await rows.apply(conn, batch)
+                late = asyncio.create_task(zombie(pool))
+                async with pool.connection() as other:
+                    while not await (await other.execute(blocked, (name,))).fetchone():
+                        assert not late.done(), "it waits for the other"
+            await late
+            found = await conn.execute("SELECT run, kind FROM run_events ORDER BY position")
+            return list(await found.fetchall())
+
+    # The run ends at once, and leaves the signal for the next.
+    assert asyncio.run(both()) == [{"run": 0, "kind": "signal"}, {"run": 1, "kind": "start"}]

@@ -21,8 +21,8 @@ ORDER BY r.parent, r.seq
 FOR UPDATE OF r;
 
 -- name: happen
--- In the order of the records. A record, and a signal, tells one run, even if it comes again when the
--- job has begun another.
+-- In the order of the records. What is there already stays as it is, also if it belongs to another
+-- run of its job: see the table's indexes.
 INSERT INTO run_events (parent, run, kind, ref, detail, value, at_us, topic_id, partition, "offset")
 SELECT parent, run, kind, ref, detail, value, at_us, %(topic_id)s, partition, "offset"
 FROM unnest(
@@ -30,11 +30,6 @@ FROM unnest(
     %(detail)s::text::text[], %(value)s::text::bytea[], %(at_us)s::text::bigint[], %(partition)s::text::integer[],
     %(offset)s::text::bigint[]
 ) WITH ORDINALITY AS x(parent, run, kind, ref, detail, value, at_us, partition, "offset", place)
-WHERE kind NOT IN ('signal', 'cancel')
-   OR NOT EXISTS (SELECT 1 FROM run_events AS o
-                  WHERE o.parent = x.parent AND o.run <> x.run AND o.kind = x.kind
-                    AND (o.kind = 'signal' AND o.ref = x.ref
-                         OR (o.topic_id, o.partition, o."offset") = (%(topic_id)s, x.partition, x."offset")))
 ORDER BY place
 ON CONFLICT DO NOTHING;
 
