@@ -28,6 +28,7 @@ _MODULES = {
     "trace": "streams.cli.trace",
     "why": "streams.cli.why",
     "join": "streams.cli.join",
+    "run": "streams.cli.run",
     "flow": "streams.cli.flow",
     "lag": "streams.cli.lag",
     "replay": "streams.cli.replay",

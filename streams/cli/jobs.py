@@ -31,6 +31,7 @@ from streams.config import load_settings
 from streams.postgres import connect
 from streams.state.forks import Join, joins_of, waits_for_branches
 from streams.state.queries import effects_of, history, list_jobs
+from streams.state.runs import Run, runs_of, waits_in_run
 from streams.state.views import Effect, Hop, Job
 
 app = typer.Typer(
@@ -93,8 +94,10 @@ def _row(job: Job) -> tuple[str | Text, ...]:
 
 def _status(job: Job) -> Text:
     """A wait for branches is none for a person."""
-    branches = " for branches" if waits_for_branches(job.status, job.to) else ""
-    return Text.assemble(status_text(job.status), branches)
+    what = " for branches" if waits_for_branches(job.status, job.to) else ""
+    if waits_in_run(job.status, job.stage, job.wakes_at, job.error):
+        what = " in a run"
+    return Text.assemble(status_text(job.status), what)
 
 
 @app.command("show")
@@ -102,23 +105,24 @@ def show(
     job_id: Annotated[str, typer.Argument(help="The job's id or a prefix that only it has.")],
     output: Output = Format.TABLE,
 ) -> None:
-    """Show a job: its state, its forks, its steps, its effects. Exit code 1 when there is no such
-    job."""
+    """Show a job: its state, its forks and runs, its steps, its effects. Exit code 1 when there is
+    no such job."""
     with connect(load_settings()) as conn:
         job = find(conn, job_id)
         steps, effects = history(conn, job.trace_id), effects_of(conn, job.trace_id)
-        joins = joins_of(conn, job.trace_id)
+        joins, runs = joins_of(conn, job.trace_id), runs_of(conn, job.trace_id)
     if output is Format.JSON:
         print_json(
             {
                 **asdict(job),
                 "joins": [_join_json(join) for join in joins],
+                "runs": [{"id": run.id, **asdict(run)} for run in runs],
                 "steps": [asdict(step) for step in steps],
                 "effects": [asdict(effect) for effect in effects],
             }
         )
         return
-    result_console().print(_facts(job, joins))
+    result_console().print(_facts(job, joins, runs))
     print_table(
         ("step", "stage", "status", "to", "attempts", "consumed", "worker", "updated"),
         (_step(step) for step in steps),
@@ -135,7 +139,7 @@ def _join_json(join: Join) -> dict[str, Any]:
     return {"id": join.id, **asdict(join), "missing": join.missing}
 
 
-def _facts(job: Job, joins: Sequence[Join]) -> Table:
+def _facts(job: Job, joins: Sequence[Join], runs: Sequence[Run]) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("job", job.trace_id)
     if job.parent is not None:
@@ -145,6 +149,10 @@ def _facts(job: Job, joins: Sequence[Join]) -> Table:
     for join in joins:
         told = f"{join.progress} → {join.stage}, {join.status} (handoff join {join.id})"
         table.add_row("fork", told)
+    for run in runs:
+        waits = f", waits for {'; '.join(run.waits)}" if run.status == "open" and run.waits else ""
+        what = "run" if run.signal is None else "wait"
+        table.add_row(what, f"{run.stage}: {run.status}{waits} (handoff run {run.id})")
     table.add_row("born", moment(job.born_at))
     table.add_row("updated", moment(job.updated_at))
     if job.wakes_at is not None:
