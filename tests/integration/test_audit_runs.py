@@ -17,6 +17,8 @@ from schemas.state import Status
 from streams.audit import audited
 from streams.client import Client
 from streams.config import Settings
+from tests.integration.test_why import QUICK, Why
+from tests.support import moody
 from tests.support.audits import forge, pairs, project, state_bytes
 from tests.support.commands import Command
 from tests.support.refunds import Order, flow
@@ -146,3 +148,40 @@ def _damage(rig: Rig, ids: list[str]) -> None:
         "timer_missing",
         "hand_off_lost",
     }
+
+
+def test_runs_that_failed_or_were_parked_go_on_when_they_are_redriven(
+    settings: Settings, tmp_path: Path
+) -> None:
+    """Goal: no false alarm, and each says what to do. Method: a release that fails or cannot go on,
+    then one that is mended; the dead letters are shown, redriven, one is discarded."""
+    with Rig(settings, tmp_path, moody.flow, **QUICK) as rig:
+        why = Why(rig, tmp_path)
+        worker = rig.worker(app="tests.support.moody:flow")
+        moods = ("", "fails", "lost", "early", "fails")
+        ids = rig.submit([moody.Task(n=n, mood=mood) for n, mood in enumerate(moods)])
+        rig.wait(lambda: rig.finished() == 1 and len(rig.dead_letters("join")) == 4, "all rest")
+        rig.wait_drained()
+        project(rig)
+        assert worker.stop() == 0
+        assert findings(rig) == []
+        for job in ids[1:]:
+            found = why(job)
+            assert (found["answer"], found["stage"]) == ("dead_letter", "join")
+            assert found["do"][0] == f"handoff run {job}"
+            assert found["do"][-1] == f"handoff dlq redrive {job}"
+        assert "bad_setup" in why(ids[2])["why"]
+        assert "parked" in why.handoff("run", ids[2]).stdout
+        assert why.handoff("dlq", "show", ids[1]).returncode == 0
+        assert why.handoff("dlq", "discard", ids[4], "--reason", "no", "--yes").returncode == 0
+        rig.variables[moody.MENDED] = "1"
+        rig.worker(app="tests.support.moody:flow")
+        for job in ids[1:4]:
+            assert why.handoff("dlq", "redrive", job, "--yes").returncode == 0
+        rig.wait_results(4)
+        rig.wait_drained()
+        project(rig)
+        assert findings(rig) == []
+        told = why.handoff("run", ids[1]).stdout
+        assert "redrive of step" in told
+        assert why(ids[4])["answer"] == "dead_letter"
