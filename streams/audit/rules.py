@@ -135,6 +135,8 @@ _FORKS = (
 _RUNS = (
     "find_resting",
     "find_told",
+    "index_told",
+    "index_told_places",
     "run_doubled",
     "run_without_start",
     "run_cause_shared",
@@ -170,6 +172,8 @@ _STEPS = (
     "index_turns",
     "find_run_turns",
     "index_run_turns",
+    "index_run_seqs",
+    "index_run_causes",
     "state_without_cause",
     "causes_gone",
     "topic_truncated",

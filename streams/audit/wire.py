@@ -46,7 +46,7 @@ class Kind(IntEnum):
     #: The first record of a forked child, or of a run's call.
     BRANCH = 6
     #: A signal to a job: it may cause any of its steps.
-    SIGNAL = 7
+    SIGNAL = 8
 
 
 class Claim(NamedTuple):

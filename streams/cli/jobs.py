@@ -31,7 +31,7 @@ from streams.config import load_settings
 from streams.postgres import connect
 from streams.state.forks import Join, joins_of, waits_for_branches
 from streams.state.queries import effects_of, history, list_jobs
-from streams.state.runs import Run, runs_of, waits_in_run
+from streams.state.runs import Run, is_called, runs_of, waits_in_run
 from streams.state.views import Effect, Hop, Job
 
 app = typer.Typer(
@@ -111,6 +111,7 @@ def show(
         job = find(conn, job_id)
         steps, effects = history(conn, job.trace_id), effects_of(conn, job.trace_id)
         joins, runs = joins_of(conn, job.trace_id), runs_of(conn, job.trace_id)
+        called = is_called(conn, job.trace_id)
     if output is Format.JSON:
         print_json(
             {
@@ -122,7 +123,7 @@ def show(
             }
         )
         return
-    result_console().print(_facts(job, joins, runs))
+    result_console().print(_facts(job, joins, runs, called=called))
     print_table(
         ("step", "stage", "status", "to", "attempts", "consumed", "worker", "updated"),
         (_step(step) for step in steps),
@@ -139,11 +140,12 @@ def _join_json(join: Join) -> dict[str, Any]:
     return {"id": join.id, **asdict(join), "missing": join.missing}
 
 
-def _facts(job: Job, joins: Sequence[Join], runs: Sequence[Run]) -> Table:
+def _facts(job: Job, joins: Sequence[Join], runs: Sequence[Run], *, called: bool) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("job", job.trace_id)
     if job.parent is not None:
-        table.add_row("branch of", f"{job.parent} (handoff join {job.parent})")
+        what, command = ("call of", "run") if called else ("branch of", "join")
+        table.add_row(what, f"{job.parent} (handoff {command} {job.parent})")
     table.add_row("flow", job.flow)
     table.add_row("status", Text.assemble(_status(job), f" at {job.stage}"))
     for join in joins:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import orjson
 
-from schemas.ids import child_id
+from schemas.ids import child_id, parent_of
 from schemas.state import JOIN, JobError, Status
 from streams.postgres import SyncConn, load_queries
 from streams.state.forks import Branch
@@ -173,6 +173,15 @@ def calls_under_way(conn: SyncConn, run: Run, limit: int) -> tuple[Branch, ...]:
         )
         for row in conn.execute(_SQL["calls_under_way"], values)
     )
+
+
+def is_called(conn: SyncConn, job: str) -> bool:
+    """Whether a job (full id) is a call of its parent's run, and not a branch of a fork."""
+    parent = parent_of(job)
+    if parent is None:
+        return False
+    values = {"parent": parent, "child": int(job.rpartition("/")[2])}
+    return conn.execute(_SQL["caller_of"], values).fetchone() is not None
 
 
 def run_moves(conn: SyncConn, parent: str) -> dict[int, RunMove]:

@@ -51,6 +51,9 @@ def test_what_jobs_in_runs_wait_for_and_how_they_went(settings: Settings, tmp_pa
             "wait     ask: open, waits for signal appr" in why.handoff("jobs", "show", asked).stdout
         )
         assert why.handoff("run", f"{plain}/1").returncode == 1
+        refused = why.handoff("join", plain)
+        assert (refused.returncode, f"handoff run {plain}" in refused.stderr) == (1, True)
+        assert f"(handoff run {plain})" in why.handoff("jobs", "show", f"{plain}/1").stdout
 
         signal(rig, [risky, asked], {"limit": 5})
         rig.worker("book", slot=1, app=APP)

@@ -106,7 +106,7 @@ WHERE s.late = 0 AND s.ms >= :since AND NOT EXISTS (
 )
   AND NOT EXISTS (
     SELECT 1 FROM topic AS t JOIN record AS r INDEXED BY record_by_step
-    WHERE t.n = s.stage AND t.role = 'join' AND s.consumed = s.stage AND r.job = s.job AND (r.seq > 0 OR r.kind = 7)
+    WHERE t.n = s.stage AND t.role = 'join' AND s.consumed = s.stage AND r.job = s.job AND (r.seq > 0 OR r.kind = 8)
       AND r.seq < s.seq AND r.topic = s.consumed AND r.part = s.consumed_part AND r.at = s.consumed_at AND r.kind <> 5
 );
 -- name: index_uncaused
@@ -271,7 +271,7 @@ WHERE r.topic IN (SELECT n FROM topic WHERE role = 'stage') AND r.kind <> 5 AND 
 -- Of join topics: what a redrive brought back and what is no record of a join have steps of their own;
 -- of the others only those count that nobody has read.
 INSERT INTO unanswered
-SELECT r.topic, r.part, r.at, r.job, CASE WHEN r.kind <> 7 THEN r.seq END, r.kind, r.ms, r.at < coalesce(p.head, -1) OR EXISTS (
+SELECT r.topic, r.part, r.at, r.job, CASE WHEN r.kind <> 8 THEN r.seq END, r.kind, r.ms, r.at < coalesce(p.head, -1) OR EXISTS (
     SELECT 1 FROM finished AS f
     WHERE f.topic = r.topic AND f.part = r.part AND r.at >= f.first AND r.at < f.past) AS consumed
 FROM topic AS t CROSS JOIN record AS r ON r.topic = t.n JOIN part AS p ON p.topic = r.topic AND p.part = r.part

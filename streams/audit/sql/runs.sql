@@ -3,23 +3,28 @@
 -- name: find_run_turns
 -- Steps of join agents that moved runs on, each with the step that began its run; NULL: nobody knows.
 CREATE TABLE run_turn AS
-SELECT r.*, nullif(max(
+SELECT r.*, s.consumed, s.consumed_part, s.consumed_at, nullif(max(
     coalesce((SELECT max(b.seq) FROM run_step AS b JOIN topic AS o ON o.n = b.stage AND o.role = 'stage'
               WHERE b.job = r.job AND b.seq < r.seq), 0),
     coalesce((SELECT max(b.seq) FROM began AS b WHERE b.job = r.job AND b.seq < r.seq), 0)), 0) AS run
 FROM run_step AS r JOIN topic AS t ON t.n = r.stage AND t.role = 'join'
+JOIN state AS s ON s.topic = r.topic AND s.part = r.part AND s.at = r.at
 WHERE NOT EXISTS (
     SELECT 1 FROM uncaused AS u
     WHERE u.job = r.job AND u.seq = r.seq AND u.verdict = 'forged' AND u.topic = r.topic AND u.part = r.part AND u.at = r.at);
 -- name: index_run_turns
-CREATE INDEX run_turn_by_step ON run_turn (job, run, seq);
+CREATE INDEX run_turn_by_run ON run_turn (job, run, seq);
+-- name: index_run_seqs
+CREATE INDEX run_turn_by_seq ON run_turn (job, seq);
+-- name: index_run_causes
+CREATE INDEX run_turn_by_cause ON run_turn (job, consumed_at, consumed_part, consumed, seq);
 
 -- name: find_resting
 -- Last steps of jobs that wait in a run, and whether all that it has asked for is known.
 CREATE TABLE resting AS
 SELECT r.*, coalesce(x.run, r.seq) AS run, r.seq - coalesce(x.run, r.seq) = (
     SELECT count(DISTINCT o.seq) FROM run_turn AS o WHERE o.job = r.job AND o.run = x.run) AS whole
-FROM run_step AS r LEFT JOIN run_turn AS x ON x.topic = r.topic AND x.part = r.part AND x.at = r.at
+FROM run_step AS r LEFT JOIN run_turn AS x ON x.job = r.job AND x.seq = r.seq AND x.topic = r.topic AND x.part = r.part AND x.at = r.at
 WHERE r.late = 0 AND r.ms >= :since AND r.status = 'waiting' AND NOT r.ended
   AND NOT EXISTS (SELECT 1 FROM state AS s INDEXED BY state_by_step WHERE s.job = r.job AND s.seq > r.seq)
   AND NOT EXISTS (
@@ -38,6 +43,11 @@ SELECT x.* FROM (
 ) AS x JOIN part AS p ON p.topic = x.topic AND p.part = x.part
 WHERE x.at < coalesce(p.head, -1) OR EXISTS (
     SELECT 1 FROM finished AS f WHERE f.topic = x.topic AND f.part = x.part AND x.at >= f.first AND x.at < f.past);
+
+-- name: index_told
+CREATE INDEX told_by_event ON told (job, run, kind, ref);
+-- name: index_told_places
+CREATE INDEX told_by_place ON told (topic, part, at);
 
 -- name: run_doubled
 INSERT INTO finding
@@ -65,10 +75,9 @@ GROUP BY y.topic, y.part, y.at;
 -- A record leads to one step of a run.
 INSERT INTO finding
 SELECT 'state_without_cause', y.job, y.seq, y.topic, y.part, y.at, 'it names the record that led to step ' || min(x.seq)
-FROM run_turn AS x JOIN run_turn AS y ON y.job = x.job AND y.seq > x.seq
-JOIN state AS a ON a.topic = x.topic AND a.part = x.part AND a.at = x.at
-JOIN state AS b ON b.topic = y.topic AND b.part = y.part AND b.at = y.at
-WHERE b.consumed = a.consumed AND b.consumed_part = a.consumed_part AND b.consumed_at = a.consumed_at AND y.ms >= :since
+FROM run_turn AS x JOIN run_turn AS y ON y.job = x.job AND y.consumed_at = x.consumed_at
+    AND y.consumed_part = x.consumed_part AND y.consumed = x.consumed AND y.seq > x.seq
+WHERE y.ms >= :since
 GROUP BY y.topic, y.part, y.at;
 
 -- name: run_gap

@@ -20,6 +20,9 @@ FROM run_commands
 WHERE parent = %(parent)s
 ORDER BY run, n;
 
+-- name: caller_of
+SELECT run FROM run_commands WHERE parent = %(parent)s AND child = %(child)s LIMIT 1;
+
 -- name: calls_under_way
 -- Calls of a run that have not come, and their jobs as they stand.
 SELECT
