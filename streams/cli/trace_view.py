@@ -124,6 +124,9 @@ def _add_lane(grid: Table, lane: Lane, axis: Axis) -> None:
 
 def _moved(run: RunMove) -> list[str]:
     """Of a step of a run: what it asked for, and how it ended."""
+    if run.begins:
+        what = f"waits for {run.asked[0]}" if run.asked else f"begins a run of {run.stage}"
+        return [f"⇢ {what}"]
     told = []
     if run.asked:
         told.append(f"⇢ run of {run.stage}: {'; '.join(run.asked)}")
@@ -187,8 +190,9 @@ def _add_effects(grid: Table, effects: tuple[Effect, ...]) -> None:
 
 def _gap(lane: Lane) -> str | None:
     """What passed between the step before and the record of this one, where that was a wait."""
-    if lane.run is not None and lane.after is not None:
-        return f"⋯ {duration(lane.gap_us)} until: {'; '.join(lane.run.after)}"
+    if lane.run is not None and not lane.run.begins:
+        came = [each for each in lane.run.after if each != "start"]
+        return f"⋯ {duration(lane.gap_us)} until: {'; '.join(came)}" if came else None
     if lane.after is Status.WAITING and lane.hop.stage == JOIN:
         return f"⋯ {duration(lane.gap_us)} until the record that ended its wait for branches"
     if lane.after is Status.WAITING:

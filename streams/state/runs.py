@@ -121,12 +121,13 @@ class RunCommand:
 @dataclass(frozen=True, slots=True)
 class RunMove:
     """What a step of a job did of its run: `after` what had happened it asked for `asked`;
-    `ended` says how it ended the run, if it did."""
+    `ended` says how it ended the run, if it did. With `begins` it began the run, or the wait."""
 
     stage: str
     after: tuple[str, ...]
     asked: tuple[str, ...]
     ended: str
+    begins: bool = False
 
 
 def waits_in_run(
@@ -198,6 +199,8 @@ def moves_of(
     """The same. Pure."""
     found: dict[int, RunMove] = {}
     for run in runs:
+        waits = () if run.signal is None else (f"signal {run.signal}",)
+        found[run.seq] = RunMove(run.stage, (), waits, "", begins=True)
         asked = [c for c in commands if c.run == run.seq]
         for since, event in _steps(e for e in events if e.run == run.seq):
             found[event.step or 0] = RunMove(

@@ -71,7 +71,9 @@ def test_what_jobs_in_runs_wait_for_and_how_they_went(settings: Settings, tmp_pa
         assert 'signal approval by ann: {"limit":5}' in told
         assert "over: handed to ask" in told
         drawn = why.handoff("trace", risky).stdout
+        assert "⇢ begins a run of refund" in drawn
         assert "⇢ run of refund: call score (/0)" in drawn
+        assert "⇢ waits for signal approval" in why.handoff("trace", asked).stdout
         assert 'until: signal approval by ann: {"limit":5}' in drawn
         assert "⇢ run of refund: call restock (/1); call book (/2)" in drawn
         assert "run of refund over: handed to done" in drawn

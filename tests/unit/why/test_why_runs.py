@@ -116,6 +116,7 @@ def test_a_step_tells_all_that_came_since_the_one_before_it() -> None:
         RunCommand(1, 2, "sleep", "", None, False, NOW, 7),
     ]
     assert moves_of([RUN], events, commands) == {
+        1: RunMove("refund", (), (), "", begins=True),
         2: RunMove("refund", ("start",), ("call score (/0)", "signal ok"), ""),
         3: RunMove(
             "refund",
