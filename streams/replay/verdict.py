@@ -124,7 +124,10 @@ def _judge_fork(case: Case, now: Split, ignored: Sequence[Path]) -> Judged:
 
 
 def _compare_begun(case: Case, came: Came) -> Iterator[Difference]:
-    """A run, a wait and a fork all leave the job waiting for the join agent."""
+    """A run, a wait and a fork all leave the job waiting for the join agent; whether it went there
+    at all is told by its status and where it was handed."""
+    if came.fork is None and came.begun is None:
+        return
     if case.fork is not None:
         yield Difference(("fork", "join"), case.fork.join, MISSING)
     if case.begun is not None and case.begun != came.begun:
