@@ -6,6 +6,7 @@ two readings together. Its key is the id of the parent.
 
 from __future__ import annotations
 
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -51,9 +52,37 @@ class Expected(NamedTuple):
     deadline_ms: int | None
 
 
-def read_join(record: Record, flow: bytes, topic_id: UUID) -> Arrived | Expected | Claim:
-    """An end of a child, what a fork expects, or any other: a deadline that came back is a `TIMER`,
-    what an operator brought back a `REDRIVE`, and what the agent dead-letters is `UNUSABLE`."""
+class Began(NamedTuple):
+    """Step `seq` of `parent` began a run, or a wait, of the stage `stage`."""
+
+    parent: bytes
+    seq: int
+    stage: str
+
+
+class Fired(NamedTuple):
+    """The time of the command `n` has come, of the run that step `seq` of `parent` began."""
+
+    parent: bytes
+    seq: int
+    n: int
+
+
+class Sent(NamedTuple):
+    """A signal `name` to `parent`; `id` is the signal's own."""
+
+    parent: bytes
+    id: str
+    name: str
+
+
+Found = Arrived | Expected | Began | Fired | Sent | Claim
+
+
+def read_join(record: Record, flow: bytes, topic_id: UUID) -> Found:
+    """An end of a child, what a fork expects, what a run is told, or any other: a deadline that
+    came back is a `TIMER`, what an operator brought back a `REDRIVE`, and what the agent
+    dead-letters is `UNUSABLE`."""
     place = id_from_coordinates(topic_id, record.partition(), record.offset())
     value = record.value()
     if value is None:
@@ -62,7 +91,7 @@ def read_join(record: Record, flow: bytes, topic_id: UUID) -> Arrived | Expected
     return Claim(pack(place), 0, Kind.UNUSABLE) if found is None else found
 
 
-def _read(record: Record, value: bytes, flow: bytes) -> Arrived | Expected | Claim | None:
+def _read(record: Record, value: bytes, flow: bytes) -> Found | None:
     try:
         parent = (record.key() or b"").decode()
     except UnicodeDecodeError:
@@ -72,12 +101,14 @@ def _read(record: Record, value: bytes, flow: bytes) -> Arrived | Expected | Cla
     headers = headers_of(record)
     if headers and headers[0][0] == h.ARRIVAL:
         return _arrived(parent, headers[0][1], value)
+    if headers and headers[0][0] == h.SENT:
+        return _sent(parent, headers[0][1], value)
     return _of_the_parent(parent, dict(h.spelled_out(headers)), value, flow)
 
 
 def _of_the_parent(
     parent: str, found: dict[str, bytes | None], value: bytes, flow: bytes
-) -> Expected | Claim | None:
+) -> Found | None:
     seq = _number(found.get(h.SEQ), _MAX_SEQ)
     if seq < 1 or found.get(h.FLOW) != flow:
         return None
@@ -86,8 +117,9 @@ def _of_the_parent(
     if h.REDRIVE in found:
         return Claim(pack(parent), seq, Kind.REDRIVE)
     if h.TIMER in found:
-        return Claim(pack(parent), seq, Kind.TIMER)
-    return _expected(parent, seq, value)
+        n = _number(found.get(h.COMMAND), _MAX_SEQ)
+        return Claim(pack(parent), seq, Kind.TIMER) if n < 0 else Fired(pack(parent), seq, n)
+    return (_began if h.RUN in found else _expected)(parent, seq, value)
 
 
 def _arrived(parent: str, raw: bytes | None, value: bytes) -> Arrived | None:
@@ -118,6 +150,31 @@ def _expected(parent: str, seq: int, value: bytes) -> Expected | None:
     if any(type(what.get(name)) not in (str, type(None)) for name in ("keysOf", "shielded")):
         return None
     return Expected(pack(parent), seq, stage, first, expected, rule, due)
+
+
+def _began(parent: str, seq: int, value: bytes) -> Began | None:
+    try:
+        what: Any = orjson.loads(value)
+        stage, first, _ = what["stage"], what["firstChild"], what["input"]
+        signal, timeout, keys = (what.get(k) for k in ("signal", "timeoutMs", "keysOf"))
+    except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
+        return None
+    if type(stage) is not str or not _within(first, MAX_CHILDREN):
+        return None
+    if type(signal) not in (str, type(None)) or type(keys) not in (str, type(None)):
+        return None
+    if not (timeout is None or _within(timeout, 2**63 - 1)):
+        return None
+    return Began(pack(parent), seq, stage)
+
+
+def _sent(parent: str, raw: bytes | None, value: bytes) -> Sent | None:
+    try:
+        what: Any = orjson.loads(value)
+        datetime.fromisoformat(what["at"])
+        return Sent(pack(parent), (raw or b"").decode(), str(what["name"]))
+    except (ValueError, AttributeError, KeyError, TypeError):
+        return None
 
 
 def _within(found: object, most: int) -> bool:

@@ -136,6 +136,8 @@ class Snapshot:
         if self._catalogue.of(Role.JOIN):
             yield "kept_join", self._joins()
             yield "kept_arrival", self._arrivals()
+            yield "kept_run", self._runs()
+            yield "kept_event", self._events()
 
     def _joins(self) -> Iterator[list[tuple[Any, ...]]]:
         stage = self._catalogue.stage
@@ -150,6 +152,21 @@ class Snapshot:
         first = {"after": "", "after_branch": -1}
         for page in self._pages("pg_join_arrivals", first, _keys("after", "after_branch")):
             yield [(_job(parent), *rest) for parent, *rest in page]
+
+    def _runs(self) -> Iterator[list[tuple[Any, ...]]]:
+        first = {"after": "", "after_seq": -1}
+        for page in self._pages("pg_runs", first, _keys("after", "after_seq")):
+            yield [(_job(parent), *rest) for parent, *rest in page]
+
+    def _events(self) -> Iterator[list[tuple[Any, ...]]]:
+        first = {"after": "", "after_run": -1, "after_kind": "", "after_ref": ""}
+        keyed = _keys("after", "after_run", "after_kind", "after_ref")
+        for page in self._pages("pg_run_events", first, keyed):
+            yield [
+                (_job(parent), *event, self._catalogue.by_id(topic_id), *rest)
+                for parent, *event, topic_id, part, at, step, ms in page
+                for rest in [(part, at, step, ms)]
+            ]
 
 
 def _job(trace_id: str) -> bytes:

@@ -50,13 +50,15 @@ class SecondLook:
             return self._known(rows, "pg_known_jobs", ids=_ids(rows))
         if rule == "join_differs":
             return self._known_sets(rows)
+        if rule == "run_differs":
+            return self._known_journals(rows)
         if (by_key := _BY_KEY.get(rule)) is not None:
             return self._known(rows, by_key, keys=[row[5] for row in rows])
         return self._known_steps(rows, before=1 if rule == "gap" else 0)
 
     def _known_steps(self, rows: Sequence[Row], before: int = 0) -> set[int]:
         def forked(row: Row) -> bool:
-            return bool(row[1] == "branch_orphan" and row[5] == "target")
+            return bool(row[1] == "branch_orphan" and row[5] == "called")
 
         return self._known(
             rows,
@@ -85,6 +87,20 @@ class SecondLook:
             "pg_known_arrivals",
             ids=[parent for parent, _, _ in parents],
             branches=[int(number) for _, _, number in parents],
+        )
+
+    def _known_journals(self, rows: Sequence[Row]) -> set[int]:
+        # Events are named `kind/ref`, runs by their status.
+        runs = [row for row in rows if "/" not in row[5]]
+        events = [row for row in rows if "/" in row[5]]
+        return self._known(
+            runs,
+            "pg_known_runs",
+            ids=_ids(runs),
+            seqs=[row[3] for row in runs],
+            keys=[row[5] for row in runs],
+        ) | self._known(
+            events, "pg_known_events", ids=_ids(events), keys=[row[5] for row in events]
         )
 
     def _claimed_by_others(self, rows: Sequence[Row]) -> set[int]:

@@ -7,6 +7,8 @@ else together, so the usual record is taken apart by hand; a test holds the two 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, Final, NamedTuple
@@ -21,6 +23,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 #: Control characters are escaped in JSON, so this one stands between fields only.
 _BETWEEN: Final = "\x1e"
+#: What ends the words of a wait that a timer ends.
+_UNTIL: Final = re.compile(r" until \d\S*Z$")
 #: Enough to see a difference; collisions are none of an accident's doing.
 CONTENT_BYTES: Final = 8
 
@@ -42,6 +46,18 @@ class ForkFact(NamedTuple):
     expected: int
 
 
+class RunFact(NamedTuple):
+    """A step of a run of `stage`: what it called, as children from `first` on; `waits` is what else
+    it asked for: the signal's name, empty for a sleep, and whether a timer ends it. `ended`: the
+    run is over by it, or was parked."""
+
+    stage: str
+    first: int
+    calls: int
+    waits: tuple[tuple[str, bool], ...]
+    ended: bool
+
+
 class StateFact(NamedTuple):
     """`consumed` is topic's UUID, partition and offset."""
 
@@ -56,6 +72,7 @@ class StateFact(NamedTuple):
     produced_us: int | None
     parent: str | None
     fork: ForkFact | None = None
+    run: RunFact | None = None
 
 
 class _Unusual(Exception):
@@ -75,13 +92,17 @@ def slow_state(record: StateRecord, value: bytes) -> StateFact | Rejected:
     step = parse(record, value)
     if isinstance(step, Rejected):
         return step
-    # A row has no place for a fork, so it is read once more.
-    forked = JobState.model_validate_json(value).fork
+    # A row has no place for a fork or a run, so it is read once more.
+    state = JobState.model_validate_json(value)
+    forked, its = state.fork, state.run
     fork = None if forked is None else ForkFact(forked.join, forked.first, forked.expected)
-    return _of_step(step, fork)
+    if its is None:
+        return _of_step(step, fork, None)
+    run = RunFact(its.stage, its.first, len(its.calls), _waits(its.waits), its.ended)
+    return _of_step(step, fork, run)
 
 
-def _of_step(step: Step, fork: ForkFact | None) -> StateFact:
+def _of_step(step: Step, fork: ForkFact | None, run: RunFact | None) -> StateFact:
     error = {} if step.error is None else orjson.loads(step.error)
     born = "" if step.born_us is None else str(step.born_us)
     consumed = None
@@ -111,6 +132,7 @@ def _of_step(step: Step, fork: ForkFact | None) -> StateFact:
         step.produced_us,
         step.parent,
         fork,
+        run,
     )
 
 
@@ -161,10 +183,19 @@ def _quick(key: bytes | None, value: bytes) -> StateFact:
         str(times[0]) if times else "",
         _moment(s["updatedAt"]),
     )
-    seq = _number(s["seq"], 1, _INT4_MAX)
-    produced_us = times[1] if times else None
     return StateFact(
-        trace_id, seq, flow, stage, status, consumed, tuple(to), content, produced_us, parent, fork
+        trace_id,
+        _number(s["seq"], 1, _INT4_MAX),
+        flow,
+        stage,
+        status,
+        consumed,
+        tuple(to),
+        content,
+        times[1] if times else None,
+        parent,
+        fork,
+        _run(s.get("run")),
     )
 
 
@@ -202,6 +233,26 @@ def _fork(found: Any) -> ForkFact | None:
     _must_be_text(join, found.get("digest", ""))
     first, expected = found["first"], found["expected"]
     return ForkFact(join, _number(first, 0, _INT4_MAX), _number(expected, 0, _INT4_MAX))
+
+
+def _run(found: Any) -> RunFact | None:
+    if found is None:
+        return None
+    calls, waits, ended = found.get("calls", ()), found.get("waits", ()), found.get("ended", False)
+    _must_be_text(found["stage"], found.get("digest", ""), *calls, *waits)
+    if type(ended) is not bool:
+        raise _Unusual
+    first = _number(found["first"], 0, _INT4_MAX)
+    return RunFact(found["stage"], first, len(calls), _waits(waits), ended)
+
+
+def _waits(texts: Sequence[str]) -> tuple[tuple[str, bool], ...]:
+    """What a step waits for, from its words: `signal approval until 2026-…Z`, `sleep until …Z`."""
+    found = []
+    for text in texts:
+        plain, due = _UNTIL.subn("", text)
+        found.append((plain.removeprefix("signal ") if plain != "sleep" else "", bool(due)))
+    return tuple(found)
 
 
 def _times(found: Any) -> list[int]:

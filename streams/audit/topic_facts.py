@@ -10,7 +10,7 @@ from typing import Any, Final
 from schemas.ids import is_job_id
 from schemas.state import Status
 from streams.audit.facts import Facts
-from streams.audit.join_wire import Arrived, Expected, read_join
+from streams.audit.join_wire import Arrived, Began, Expected, Fired, Sent, read_join
 from streams.audit.sources import Catalogue, Role, Source
 from streams.audit.states import StateFact, quick_state, slow_state
 from streams.audit.wire import Kind, forked_by, identify, pack, read_timer, unpack
@@ -121,6 +121,16 @@ class TopicFacts:
                 into = self._catalogue.stage(source.flow, found.stage)
                 rows["expected"].append((*place, found.parent, found.seq, into, *found[3:], ms))
                 rows["record"].append((*place, found.parent, found.seq, Kind.HAND_OFF, ms))
+            elif isinstance(found, Began):
+                runs = self._catalogue.stage(source.flow, found.stage)
+                rows["began"].append((*place, found.parent, found.seq, runs, ms))
+                rows["record"].append((*place, found.parent, found.seq, Kind.HAND_OFF, ms))
+            elif isinstance(found, Fired):
+                rows["fired"].append((*place, *found, ms))
+                rows["record"].append((*place, found.parent, found.seq, Kind.TIMER, ms))
+            elif isinstance(found, Sent):
+                rows["sent"].append((*place, *found, ms))
+                rows["record"].append((*place, found.parent, 0, Kind.SIGNAL, ms))
             else:
                 rows["record"].append((*place, *found, ms))
 
@@ -174,6 +184,10 @@ class TopicFacts:
         if step.fork is not None:
             into = catalogue.stage(step.flow, step.fork.join)
             rows["fork"].append((*row[:6], into, step.fork.first, step.fork.expected, ms, late))
+        if step.run is not None:
+            runs, run = catalogue.stage(step.flow, step.run.stage), step.run
+            rows["run_step"].append((*row[:7], runs, run.first, run.calls, run.ended, ms, late))
+            rows["awaited"] += [(job, step.seq, *each) for each in run.waits]
         if "/" in step.trace_id and step.status in _ENDS:
             parent, _, number = step.trace_id.rpartition("/")
             rows["ended"].append((*row[:7], pack(parent), int(number), ms, late))

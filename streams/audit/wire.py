@@ -43,10 +43,12 @@ class Kind(IntEnum):
     UNUSABLE = 4
     #: A null value: no job, its consumer passes it over.
     TOMBSTONE = 5
-    #: The first record of a forked child.
+    #: The first record of a forked child, or of a run's call.
     BRANCH = 6
     #: Makes the hop of a waiting job look, since the job was cancelled: there may be several.
     CANCEL = 7
+    #: A signal to a job: it may cause any of its steps.
+    SIGNAL = 8
 
 
 #: What says that a record is none of a stage's own, the first that is there counts.
@@ -66,12 +68,14 @@ class Claim(NamedTuple):
 
 
 class Timer(NamedTuple):
-    """A record on `timers`: step `seq` of `job` waits until `due_ms`."""
+    """A record on `timers`: step `seq` of `job` waits until `due_ms`; with `command`, that one of
+    the run which that step began."""
 
     job: bytes
     seq: int
     due_ms: int
     return_topic: str
+    command: int | None = None
 
 
 def pack(job_id: str) -> bytes:
@@ -153,7 +157,9 @@ def read_timer(record: Record) -> Timer | None:
     due, to = found.get(_DUE) or b"", found.get(_RETURN)
     if not is_job_id(job_id) or seq < 1 or not due.isdigit() or len(due) > _DUE_DIGITS or not to:
         return None
-    return Timer(pack(job_id), seq, int(due), to.decode(errors="replace"))
+    command = _count(found.get(h.COMMAND))
+    back = to.decode(errors="replace")
+    return Timer(pack(job_id), seq, int(due), back, None if command < 0 else command)
 
 
 def _place(record: Record, topic_id: UUID) -> bytes:

@@ -30,6 +30,7 @@ _MODULES = {
     "why": "streams.cli.why",
     "join": "streams.cli.join",
     "signal": "streams.cli.signal",
+    "run": "streams.cli.run",
     "flow": "streams.cli.flow",
     "lag": "streams.cli.lag",
     "replay": "streams.cli.replay",

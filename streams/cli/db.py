@@ -50,7 +50,7 @@ def prune_command(
         bool, typer.Option("--dry-run", help="Only count what would be deleted.")
     ] = False,
 ) -> None:
-    """Delete claims, effects and joins of finished jobs that no record can ask for any more.
+    """Delete claims, effects, joins and runs of finished jobs that no record can ask for any more.
 
     Workers with the projector do it once an hour. The horizon is HANDOFF_RETENTION_MS and eight
     days, the time that a segment of a topic may outlive its retention. Effects in doubt, and those
@@ -60,8 +60,8 @@ def prune_command(
     went = "would go" if dry_run else "are gone"
     say(
         f"{pruned.claims:,} claims and {pruned.effects:,} effects, {pruned.joins:,} joins and "
-        f"{pruned.arrivals:,} of their branches, of jobs that ended before {moment(pruned.before)} "
-        f"{went}."
+        f"{pruned.arrivals:,} of their branches, {pruned.runs:,} runs and {pruned.events:,} of "
+        f"their events, of jobs that ended before {moment(pruned.before)} {went}."
     )
 
 

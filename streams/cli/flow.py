@@ -108,7 +108,8 @@ def flow(
     is that of the edge's target, whichever edge its records came by. Differences: an edge that is
     used and not declared; one that is declared and not used while its source worked on 20 jobs or
     more; a branch whose share differs clearly from the window of the same length before. Over an
-    edge marked as a fork go the children of jobs that fork, which are counted but have no share.
+    edge marked as a fork go the children of jobs that fork, over one marked as a call the calls of
+    an orchestration: they are counted but have no share.
 
     Exit codes: 0 traffic is as declared (with --watch: always); 1 it is not; 2 wrong usage or
     set-up; 3 Kafka or Postgres does not answer.
@@ -208,6 +209,7 @@ def _edge_json(view: View, edge: Edge, share: float | None) -> dict[str, Any]:
         **edge._asdict(),
         "declared": edge in view.graph.edges,
         "fork": edge in view.graph.forks,
+        "call": edge in view.graph.calls,
     }
     if view.window is None:
         return found
@@ -241,6 +243,8 @@ def _row(view: View, window: Window, edge: Edge) -> tuple[str | Text, ...]:
 
 
 def _target(view: View, edge: Edge) -> str:
+    if edge in view.graph.calls:
+        return f"{edge.target} (call)"
     return f"{edge.target} (fork)" if edge in view.graph.forks else edge.target
 
 

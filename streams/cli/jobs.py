@@ -35,6 +35,7 @@ from streams.config import load_settings
 from streams.postgres import connect
 from streams.state.forks import Join, joins_of, waits_for_branches
 from streams.state.queries import effects_of, history, list_jobs
+from streams.state.runs import Run, is_called, runs_of, waits_in_run
 from streams.state.views import Effect, Hop, Job
 
 app = typer.Typer(
@@ -97,8 +98,10 @@ def _row(job: Job) -> tuple[str | Text, ...]:
 
 def _status(job: Job) -> Text:
     """A wait for branches is none for a person."""
-    branches = " for branches" if waits_for_branches(job.status, job.to) else ""
-    return Text.assemble(status_text(job.status), branches)
+    what = " for branches" if waits_for_branches(job.status, job.to) else ""
+    if waits_in_run(job.status, job.stage, job.wakes_at, job.error):
+        what = " in a run"
+    return Text.assemble(status_text(job.status), what)
 
 
 @app.command("show")
@@ -106,12 +109,13 @@ def show(
     job_id: Annotated[str, typer.Argument(help="The job's id or a prefix that only it has.")],
     output: Output = Format.TABLE,
 ) -> None:
-    """Show a job: its state, its forks, its steps and what models cost them, its effects. Exit code
-    1 when there is no such job."""
+    """Show a job: its state, its forks and runs, its steps and what models cost them, its effects.
+    Exit code 1 when there is no such job."""
     with connect(load_settings()) as conn:
         job = find(conn, job_id)
         steps, effects = history(conn, job.trace_id), effects_of(conn, job.trace_id)
-        joins = joins_of(conn, job.trace_id)
+        joins, runs = joins_of(conn, job.trace_id), runs_of(conn, job.trace_id)
+        called = is_called(conn, job.trace_id)
     spent = tokens.usages(steps)
     if output is Format.JSON:
         print_json(
@@ -119,13 +123,14 @@ def show(
                 **asdict(job),
                 "joins": [_join_json(join) for join in joins],
                 "tokens": tokens.as_json(spent),
+                "runs": [{"id": run.id, **asdict(run)} for run in runs],
                 "steps": [asdict(step) for step in steps],
                 "effects": [asdict(effect) for effect in effects],
             }
         )
         return
     total = together(spent)
-    result_console().print(_facts(job, joins, total))
+    result_console().print(_facts(job, joins, runs, total, called=called))
     # Where no model was asked, nothing is said of models.
     more, cells = ((), _no_cells) if total is None else (tokens.COLUMNS, tokens.cells)
     print_table(
@@ -145,16 +150,23 @@ def _join_json(join: Join) -> dict[str, Any]:
     return {"id": join.id, **asdict(join), "missing": join.missing}
 
 
-def _facts(job: Job, joins: Sequence[Join], spent: Usage | None) -> Table:
+def _facts(
+    job: Job, joins: Sequence[Join], runs: Sequence[Run], spent: Usage | None, *, called: bool
+) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_row("job", job.trace_id)
     if job.parent is not None:
-        table.add_row("branch of", f"{job.parent} (handoff join {job.parent})")
+        what, command = ("call of", "run") if called else ("branch of", "join")
+        table.add_row(what, f"{job.parent} (handoff {command} {job.parent})")
     table.add_row("flow", job.flow)
     table.add_row("status", Text.assemble(_status(job), f" at {job.stage}"))
     for join in joins:
         told = f"{join.progress} → {join.stage}, {join.status} (handoff join {join.id})"
         table.add_row("fork", told)
+    for run in runs:
+        waits = f", waits for {'; '.join(run.waits)}" if run.status == "open" and run.waits else ""
+        what = "run" if run.signal is None else "wait"
+        table.add_row(what, f"{run.stage}: {run.status}{waits} (handoff run {run.id})")
     table.add_row("born", moment(job.born_at))
     table.add_row("updated", moment(job.updated_at))
     if job.wakes_at is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
@@ -33,6 +34,7 @@ from streams.state.forks import (
     obstacles,
     waits_for_branches,
 )
+from streams.state.runs import Run, runs_of
 from streams.state.views import Job
 from streams.why.branch_wording import advice, next_of, rule_of, stands, state_of
 from streams.why.wording import at
@@ -92,8 +94,9 @@ def join(
         job = find(conn, prefix)
         found = [j for j in joins_of(conn, job.trace_id) if not colon or str(j.seq) == step]
         looks = [_look(conn, each, limit) for each in found]
+        runs = runs_of(conn, job.trace_id)
     if not looks:
-        complain(_no_join(job, step))
+        complain(_no_join(job, step, runs))
         raise typer.Exit(BAD_NEWS)
     if output is Format.JSON:
         print_json([_json(look) for look in looks])
@@ -107,7 +110,9 @@ def _look(conn: SyncConn, join: Join, limit: int) -> Look:
     return Look(join, branches, obstacles(conn, join))
 
 
-def _no_join(job: Job, step: str) -> str:
+def _no_join(job: Job, step: str, runs: Sequence[Run]) -> str:
+    if runs and not step:
+        return f"Job {job.trace_id} has no fork, but a run: handoff run {job.trace_id}."
     if step:
         return f"Job {job.trace_id} has no join of its step {step}; handoff join {job.trace_id}."
     if waits_for_branches(job.status, job.to):

@@ -30,6 +30,7 @@ from streams.config import Settings, load_settings
 from streams.postgres import SyncConn, connect
 from streams.state.forks import Branch, branches_of, fork_stories
 from streams.state.queries import effects_of, history
+from streams.state.runs import run_moves
 from streams.state.waterfall import Waterfall, waterfall
 from streams.why.branch_wording import stands
 
@@ -62,7 +63,8 @@ def trace(
     ] = False,
 ) -> None:
     """Show a job's hops: queued, working, committing; attempts, effects, timers, dead letters; of
-    a fork how its branches fared, each of which is a job with a trace of its own.
+    a fork how its branches fared, of a run what it asked for and what came; each branch and each
+    call is a job with a trace of its own.
 
     Reads Postgres, so it needs no collector and knows every job, sampled or not, from its first
     committed step on.
@@ -106,7 +108,8 @@ def _stories(conn: SyncConn, trace_id: str) -> Iterator[Waterfall]:
     while True:
         now_us = time.time_ns() // 1000
         hops, effects = history(conn, trace_id), effects_of(conn, trace_id)
-        yield waterfall(hops, effects, now_us, fork_stories(conn, trace_id))
+        forks, moves = fork_stories(conn, trace_id), run_moves(conn, trace_id)
+        yield waterfall(hops, effects, now_us, forks, moves)
         time.sleep(_LOOK_EVERY_S)
 
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from schemas.state import JOIN, Status
 from streams.cli.output import duration, moment, status_text
 from streams.state.forks import ForkStory, waits_for_branches
+from streams.state.runs import RunMove, waits_in_run
 from streams.state.views import Effect
 from streams.state.waterfall import Axis, Lane, Pending, Waterfall, took_us
 
@@ -114,12 +115,30 @@ def _add_lane(grid: Table, lane: Lane, axis: Axis) -> None:
         grid.add_row("", "", "", Text(f"{hop.error.kind}: {hop.error.message}", style="red"))
     if hop.status is Status.FAILED:
         grid.add_row("", "", "", Text(f"dead letter; handoff dlq show {hop.trace_id}"))
-    if hop.status is Status.WAITING:
+    if lane.run is not None:
+        for text in _moved(lane.run):
+            grid.add_row("", "", "", Text(text))
+    elif hop.status is Status.WAITING:
         grid.add_row("", "", "", Text(_wait(lane)))
+
+
+def _moved(run: RunMove) -> list[str]:
+    """Of a step of a run: what it asked for, and how it ended."""
+    if run.begins:
+        what = f"waits for {run.asked[0]}" if run.asked else f"begins a run of {run.stage}"
+        return [f"⇢ {what}"]
+    told = []
+    if run.asked:
+        told.append(f"⇢ run of {run.stage}: {'; '.join(run.asked)}")
+    if run.ended:
+        told.append(f"run of {run.stage} over: {run.ended}")
+    return told or [f"run of {run.stage} goes on"]
 
 
 def _wait(lane: Lane) -> str:
     hop = lane.hop
+    if waits_in_run(hop.status, hop.stage, hop.wakes_at, hop.error):
+        return "waits in a run"
     if hop.wakes_at is not None:
         return f"timer due {moment(hop.wakes_at)}"
     if not waits_for_branches(hop.status, hop.to):
@@ -171,6 +190,9 @@ def _add_effects(grid: Table, effects: tuple[Effect, ...]) -> None:
 
 def _gap(lane: Lane) -> str | None:
     """What passed between the step before and the record of this one, where that was a wait."""
+    if lane.run is not None and not lane.run.begins:
+        came = [each for each in lane.run.after if each != "start"]
+        return f"⋯ {duration(lane.gap_us)} until: {'; '.join(came)}" if came else None
     if lane.after is Status.WAITING and lane.hop.stage == JOIN:
         return f"⋯ {duration(lane.gap_us)} until the record that ended its wait for branches"
     if lane.after is Status.WAITING:

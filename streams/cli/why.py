@@ -33,7 +33,8 @@ def why(
     """Say why a job does not move, and the command to run next. Reads only.
 
     Answers, the first that holds: done, cancelled; no_worker, in_work, paused, backoff, lag (its
-    record lies in a topic); branches (it forked, and waits for them); in_doubt, dead_letter, failed
+    record lies in a topic); branches (it forked, and waits for them); run (an orchestration, or a
+    wait: for calls, signals, times); in_doubt, dead_letter, failed
     (it waits for a person); timer; lost; not_there.
 
     Exit codes: 0 there is an answer; 1 nobody knows the job, or several begin so; 2 wrong usage or

@@ -1,4 +1,4 @@
-"""Claims, effects and joins that nothing can ask for any more are deleted, a slice at a time.
+"""Claims, effects, joins and runs that nothing can ask for any more are deleted, a slice at a time.
 
 The horizon: a record lives in its topic for `retention_ms`, and then until its segment is rolled,
 which by the broker's default takes seven days more; a day on top is for clocks and clean-up. What
@@ -43,10 +43,14 @@ class Pruned:
     #: Joins, and the branches that came to them or to none.
     joins: int = 0
     arrivals: int = 0
+    #: Runs, with what they asked for, and what has happened to them or to none.
+    runs: int = 0
+    events: int = 0
 
     @property
     def nothing(self) -> bool:
-        return not (self.claims or self.effects or self.joins or self.arrivals)
+        ledger = self.claims or self.effects
+        return not (ledger or self.joins or self.arrivals or self.runs or self.events)
 
 
 def horizon(settings: Settings, now: datetime) -> datetime:
@@ -67,7 +71,10 @@ async def prune(pool: Pool, settings: Settings, *, dry_run: bool = False) -> Pru
     # Branches first: a join without them is over, branches without a join are anybody's.
     arrivals = await _prune(pool, settings, "arrival", before, dry_run)
     joins = await _prune(pool, settings, "join", before, dry_run)
-    return Pruned(before, claims, effects, joins, arrivals)
+    # Events first, as branches.
+    events = await _prune(pool, settings, "event", before, dry_run)
+    runs = await _prune(pool, settings, "run", before, dry_run)
+    return Pruned(before, claims, effects, joins, arrivals, runs, events)
 
 
 async def _prune(pool: Pool, settings: Settings, what: str, before: datetime, dry_run: bool) -> int:
@@ -126,6 +133,8 @@ class Pruner:
                         effects=pruned.effects,
                         joins=pruned.joins,
                         arrivals=pruned.arrivals,
+                        runs=pruned.runs,
+                        events=pruned.events,
                     )
             # Several workers do not begin at once.
             await asyncio.sleep(_EVERY_S * random.uniform(0.9, 1.1))  # noqa: S311

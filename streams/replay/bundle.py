@@ -19,12 +19,13 @@ from uuid import UUID
 
 import orjson
 
+from schemas import headers as h
 from schemas.state import JOIN, Forked, JobError, Status
 from streams.config import Settings
 from streams.errors import BadSetup
 from streams.flow import Flow
 from streams.joins import BranchRow
-from streams.replay.facts import Case, KeptEffect, Step, StoredRecord
+from streams.replay.facts import Case, Header, KeptEffect, Step, StoredRecord
 from streams.replay.paths import Path, redacted, spell
 
 VERSION: Final = 1
@@ -79,7 +80,7 @@ def _redact(case: Case, hide: Sequence[Path]) -> Case:
     if record is not None:
         # What a branch told the join agent may be a message, and is not run.
         value = b"" if case.stage == JOIN else _redacted_value(record.value_, hide)
-        record = replace(record, value_=value)
+        record = replace(record, value_=value, headers_=_redacted_headers(record, hide))
     if step is not None:
         error = step.error and JobError(kind=step.error.kind, message="")
         step = replace(step, data=_redacted_text(step.data, hide, ("data",)), error=error)
@@ -99,11 +100,21 @@ def _hidden(branch: BranchRow, hide: Sequence[Path]) -> BranchRow:
     return branch._replace(value=JobError(kind=kind, message="").model_dump_json().encode())
 
 
-def _redacted_value(value: bytes | None, hide: Sequence[Path]) -> bytes | None:
+def _redacted_headers(record: StoredRecord, hide: Sequence[Path]) -> tuple[Header, ...]:
+    """The signal that ended a wait is told by a header, and by paths under `signal`."""
+    return tuple(
+        (name, _redacted_value(value, hide, ("signal",)) if name == h.SIGNAL else value)
+        for name, value in record.headers_
+    )
+
+
+def _redacted_value(
+    value: bytes | None, hide: Sequence[Path], at: Path = ("data",)
+) -> bytes | None:
     if value is None:
         return None
     try:
-        text = _redacted_text(value.decode(), hide, ("data",))
+        text = _redacted_text(value.decode(), hide, at)
     except ValueError:
         # No JSON: nobody can say where in it is what must not be seen.
         return b""
@@ -174,12 +185,14 @@ def _case_json(case: Case) -> dict[str, Any]:
 
 
 def _fork_json(case: Case) -> dict[str, Any]:
-    """Only what is there: the job of a flow that does not fork has neither."""
+    """Only what is there: the job of a flow that does not fork, or wait, has none."""
     found: dict[str, Any] = {}
     if case.fork is not None:
         found["fork"] = case.fork.model_dump(by_alias=True)
     if case.branches is not None:
         found["branches"] = [[b.number, b.status.value, _text(b.value)] for b in case.branches]
+    if case.begun is not None:
+        found["begun"] = list(case.begun)
     return found
 
 
@@ -202,6 +215,7 @@ def _case(flow: str, found: Mapping[str, Any]) -> Case:
         pruned=found["pruned"],
         fork=None if found.get("fork") is None else Forked(**found["fork"]),
         branches=_branches(found.get("branches")),
+        begun=None if found.get("begun") is None else tuple(found["begun"]),
     )
 
 

@@ -109,7 +109,8 @@ class Step:
 
     @property
     def forked(self) -> bool:
-        """Whether the step split its job, which then waits for the join."""
+        """Whether the step split its job, which then waits for the join, or began a run of it, or a
+        wait."""
         return self.status is Status.WAITING and self.to == (JOIN,)
 
 
@@ -149,3 +150,6 @@ class Case:
     fork: Forked | None = None
     #: What a join gave to the step, for a file; None: it is to be read from Postgres.
     branches: tuple[BranchRow, ...] | None = None
+    #: Of a step that began a run, or a wait: what it waits for from the beginning, in words; None
+    #: where it began none, or that is not kept any more.
+    begun: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""What steps really forked, and which child is handed another thing today. Reads only.
+"""What steps really forked, or began, and which child is handed another thing today. Reads only.
 
 A step's state tells where its fork joins, how many children it has and a hash of what they were
 handed. `job-state` is compacted, so later only the join agent's row is there, without the hash.
@@ -54,16 +54,21 @@ class Forks:
         self._admin = admin_client(settings)
 
     def known(self, cases: Sequence[Case]) -> list[Case]:
-        """`cases`, those whose step forked with what it forked, as far as that is kept."""
+        """`cases`, those whose step forked with what it forked, and those whose step began a run or
+        a wait with what that waits for, as far as that is kept."""
         wanted = [(c.step.job, c.step.seq) for c in cases if c.step and c.step.forked]
         if not wanted:
             return list(cases)
         steps = [{"trace_id": job, "seq": seq} for job, seq in wanted]
         rows = list(self._conn.execute(_SQL["forks_at"], {"steps": _json(steps)}))
         found = {(row["trace_id"], row["seq"]): _of_row(row) for row in rows}
+        begun = {(row["trace_id"], row["seq"]): _begun(row) for row in rows}
         found.update(self._of_states([self._state_at(row) for row in rows]))
         return [
-            replace(c, fork=found.get((c.step.job, c.step.seq))) if c.step else c for c in cases
+            replace(c, fork=found.get(at), begun=begun.get(at))
+            if c.step and (at := (c.step.job, c.step.seq))
+            else c
+            for c in cases
         ]
 
     def _state_at(self, row: Mapping[str, Any]) -> Consumed:
@@ -202,6 +207,12 @@ def _of_row(row: Mapping[str, Any]) -> Forked | None:
     if row["stage"] is None:
         return None
     return Forked(join=row["stage"], first=row["first_branch"], expected=row["expected"])
+
+
+def _begun(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    if not row["begun"]:
+        return None
+    return () if row["signal"] is None else (f"signal {row['signal']}",)
 
 
 def _with_digest(fork: Forked, handed: Mapping[int, Handed]) -> Forked:

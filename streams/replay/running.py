@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from uuid import UUID
 
@@ -203,9 +204,13 @@ class _Run:
         result = self.delivery.result
         assert result is not None, "tombstones are not run"
         to = () if result.target is None else tuple(orjson.loads(result.target.names))
-        if result.split is not None:
+        begun = None
+        if result.advance is not None:
+            begun = tuple(orjson.loads(result.advance.state)["waits"])
+        if result.split is not None or begun is not None:
             to = (JOIN,)
         # Earlier steps of the job at this stage may have ended before its effects.
         unasked = [e.name for e in self.effects.unasked()] if self._is_last else []
         error: JobError | None = result.error
-        return Came(result.status, to, result.data, error, None, tuple(unasked), fork=result.split)
+        made = Came(result.status, to, result.data, error, None, tuple(unasked))
+        return replace(made, fork=result.split, begun=begun)

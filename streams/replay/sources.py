@@ -100,7 +100,7 @@ def _stage_of(name: str, flow: Flow, settings: Settings) -> str:
     if flow.has_join and name in (joins, joins.removeprefix(settings.prefix)):
         raise BadSetup(
             f"Topic {joins} is read by the join agent, which runs no handler. Replay the stages "
-            "that fork, or those that are handed the results."
+            "that fork, wait or are orchestrations, or those that are handed the results."
         )
     known = ", ".join(settings.names.stage_topic(flow.name, s.name) for s in flow.stages)
     raise BadSetup(f"No stage of flow {flow.name} reads topic {name}; its stages read {known}.")

@@ -45,6 +45,8 @@ class Came:
     unasked: tuple[str, ...] = ()
     #: What it forked. `to` is then the join agent.
     fork: Split | None = None
+    #: Of a run, or a wait, that it began: what that waits for from the beginning, in words.
+    begun: tuple[str, ...] | None = None
     #: Why the run was cut off where it read the results of a join.
     lost: str = ""
 
@@ -74,16 +76,23 @@ def judge_case(case: Case, came: Came | None, ignored: Sequence[Path]) -> Judged
         return _judged(case, verdict, case.because)
     if came.ended is not None or came.lost:
         return _judge_ended(case, came)
-    if came.fork is not None and step.forked:
+    if came.fork is not None and step.forked and case.begun is None:
         return _judge_fork(case, came.fork, ignored)
-    left = without(_compare(step, came), ignored)
+    left = without([*_compare(step, came), *_compare_begun(case, came)], ignored)
     if not left:
-        return _judged(case, Verdict.SAME)
+        return _judge_same(case, came)
     failed = any(d.path == ("error", "kind") and d.now is not MISSING for d in left)
     if failed and came.error is not None:
         said = came.error.message
         return _judged(case, Verdict.FAILED, kind_of(left), tuple(left), said)
     return _judged(case, Verdict.CHANGED, kind_of(left), tuple(left))
+
+
+def _judge_same(case: Case, came: Came) -> Judged:
+    """There is no difference, as far as is known."""
+    if came.begun is not None and case.begun is None:
+        return _judged(case, Verdict.UNKNOWN, "what it began is not kept any more")
+    return _judged(case, Verdict.SAME)
 
 
 def _judge_ended(case: Case, came: Came) -> Judged:
@@ -112,6 +121,18 @@ def _judge_fork(case: Case, now: Split, ignored: Sequence[Path]) -> Judged:
     judged = _judged(case, Verdict.CHANGED, kind_of(left), tuple(left))
     open_ = any(d.path == DIGEST for d in left)
     return replace(judged, split=now) if open_ else judged
+
+
+def _compare_begun(case: Case, came: Came) -> Iterator[Difference]:
+    """A run, a wait and a fork all leave the job waiting for the join agent; whether it went there
+    at all is told by its status and where it was handed."""
+    if came.fork is None and came.begun is None:
+        return
+    if case.fork is not None:
+        yield Difference(("fork", "join"), case.fork.join, MISSING)
+    if case.begun is not None and case.begun != came.begun:
+        now = MISSING if came.begun is None else list(came.begun)
+        yield Difference(("run", "waits"), list(case.begun), now)
 
 
 def _compare_forks(was: Forked, now: Split) -> Iterator[Difference]:

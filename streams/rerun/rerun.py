@@ -29,6 +29,7 @@ from streams.ledger.prune import horizon
 from streams.postgres import SyncConn, load_queries
 from streams.rerun.input import Input, Refused, find_input
 from streams.state.queries import find_job
+from streams.state.runs import waits_in_run
 from streams.state.views import Job
 from streams.submission import BulkSender, Heading, WireHeaders, check
 
@@ -180,6 +181,11 @@ class Rerun:
         if name == JOIN and self._flow.has_join:
             forking = ", ".join(s.name for s in self._flow.stages if s.joins)
             joining = ", ".join(s.name for s in self._flow.stages if s.joined is not None)
+            if not self._flow.forks:
+                raise BadSetup(
+                    f"{JOIN} is the agent that moves runs on, and runs no handler: rerun from the "
+                    "orchestration, whose run then begins anew, or from a stage that it called."
+                )
             raise BadSetup(
                 f"{JOIN} is the agent that joins forks, and runs no handler: rerun from a stage "
                 f"that forks ({forking}), or from the one that was given the results ({joining})."
@@ -242,12 +248,12 @@ def parked_reruns(conn: SyncConn, job: str, stage: str) -> list[str]:
 
 
 def _forks_from(flow: Flow, target: Stage[Any, Any]) -> bool:
-    """Whether a job that begins at `target` may fork."""
+    """Whether a job that begins at `target` may have children: of forks, or calls of runs."""
     by_name = {stage.name: stage for stage in flow.stages}
     reached, ahead = {target.name}, [target]
     while ahead:
         stage = ahead.pop()
-        if stage.joins:
+        if stage.joins or stage.calls:
             return True
         new = {to for to in stage.emits if to in by_name} - reached
         reached |= new
@@ -260,9 +266,11 @@ def _must_be_over(job: Job) -> None:
         return
     if job.status is Status.WAITING and job.to == (JOIN,):
         then = (
-            f"Its children are still at work, or their dead letters wait for you: handoff why "
-            f"{job.trace_id}."
+            f"Its children are still at work, or their dead letters wait for you, or its run has "
+            f"just begun: handoff why {job.trace_id}."
         )
+    elif waits_in_run(job.status, job.stage, job.wakes_at, job.error):
+        then = f"Its run still waits for something: handoff why {job.trace_id}."
     elif job.status is Status.WAITING and job.wakes_at is None:
         then = (
             f"It is parked: settle what it waits for (handoff why {job.trace_id}), then bring it "

@@ -11,8 +11,8 @@ _NO_WORD = re.compile(r"\W")
 
 
 def mermaid(graph: Graph, edges: Iterable[Edge], labels: Mapping[Edge, str]) -> str:
-    """A Mermaid flowchart of `edges`; those of forks are thick, those that `graph` does not declare
-    are dotted.
+    """A Mermaid flowchart of `edges`; those of forks and calls are thick, those that `graph` does
+    not declare are dotted.
 
     An edge is labelled with its topic, and with its line of `labels` if it has one.
     """
@@ -26,7 +26,7 @@ def mermaid(graph: Graph, edges: Iterable[Edge], labels: Mapping[Edge, str]) -> 
 
 def _arrow(graph: Graph, edge: Edge, label: str) -> str:
     text = "<br/>".join(_label(graph, edge, label)).replace('"', "#quot;")
-    arrow = "==>" if edge in graph.forks else "-->" if edge in graph.edges else "-.->"
+    arrow = "==>" if edge in graph.children else "-->" if edge in graph.edges else "-.->"
     named = f'|"{text}"|' if text else ""
     return f"    {_id(graph, edge.source)} {arrow}{named} {_id(graph, edge.target)}"
 

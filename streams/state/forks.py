@@ -80,7 +80,15 @@ class Branch:
         """Whether only a person brings it on: it failed, or is parked."""
         if self.status is Status.FAILED:
             return True
+        if self.in_run:
+            return False
         return self.status is Status.WAITING and self.wakes_at is None and self.to != (JOIN,)
+
+    @property
+    def in_run(self) -> bool:
+        """Whether it waits for what a run of its own has asked for."""
+        waits = self.status is Status.WAITING and self.wakes_at is None
+        return waits and self.stage == JOIN and self.error is None
 
 
 @dataclass(frozen=True, slots=True)

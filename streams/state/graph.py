@@ -1,20 +1,21 @@
 """A flow as a graph: as its code declares it, as its traffic shows it, where they differ. Pure.
 
 Nodes are the flow's stages and sinks by name, and where jobs come from and end: those are in
-parentheses, which no stage's name can hold. In a flow that forks the join agent is a node, too:
-forks tell it what to expect, branches that are over come there, and it hands on to where they join.
+parentheses, which no stage's name can hold. In a flow that forks, orchestrates or waits the join
+agent is a node, too: forks tell it what to expect, runs and waits begin there, branches and calls
+that are over come there, and it hands on to where forks join, runs end and what waited goes on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from schemas.state import JOIN
-from streams.flow import Flow
+from streams.flow import Flow, Stage
 
 SUBMIT: Final = "(submit)"
 DONE: Final = "(done)"
@@ -41,13 +42,21 @@ class Edge(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Graph:
     """`edges` as declared, in the order of the stages; `forks` are those of them over which the
-    children of forks go, perhaps besides jobs that are handed on."""
+    children of forks go, perhaps besides jobs that are handed on, and `calls` those over which the
+    calls of orchestrations go. Over `resumed` come jobs that have waited."""
 
     flow: str
     stages: tuple[str, ...]
     sinks: tuple[str, ...]
     edges: tuple[Edge, ...]
     forks: frozenset[Edge] = frozenset()
+    calls: frozenset[Edge] = frozenset()
+    resumed: frozenset[Edge] = frozenset()
+
+    @property
+    def children(self) -> frozenset[Edge]:
+        """Edges over which jobs' children go, as many as a job needs: that is no share of it."""
+        return self.forks | self.calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,21 +102,39 @@ class Difference:
 
 def declared(flow: Flow) -> Graph:
     """The graph of `flow` by its code. A stage that emits to nothing is where jobs are done, or
-    branches of a fork go to their join."""
+    branches of a fork go to their join. What a run ends in, the join agent hands on."""
     edges = [Edge(SUBMIT, flow.entry.name)]
     forks: list[Edge] = []
     whole, branches = _reached(flow)
     for stage in flow.stages:
-        edges += [Edge(stage.name, target) for target in stage.emits]
+        run = stage.orchestrates is not None
+        edges += [Edge(stage.name, target) for target in (stage.calls if run else stage.emits)]
         if stage.joins:
             forks += [Edge(stage.name, to) for to in stage.emits if to not in flow.sinks]
         ends = not stage.emits or any(to in flow.sinks for to in stage.emits)
-        if stage.joins or (ends and stage.name in branches):
+        if stage.joins or stage.waits or run or (ends and stage.name in branches):
             edges.append(Edge(stage.name, JOIN))
-        if not stage.emits and (stage.name in whole or stage.name not in branches):
+        if not run and not stage.emits and (stage.name in whole or stage.name not in branches):
             edges.append(Edge(stage.name, DONE))
-    edges += [Edge(JOIN, to) for to in dict.fromkeys(t for s in flow.stages for t in s.joins)]
-    return Graph(flow.name, flow.inputs, flow.sinks, tuple(edges), frozenset(forks))
+    edges += [Edge(JOIN, to) for stage in flow.stages for to in _led_to(stage)]
+    return Graph(
+        flow.name,
+        flow.inputs,
+        flow.sinks,
+        tuple(dict.fromkeys(edges)),
+        frozenset(forks),
+        frozenset(Edge(s.name, to) for s in flow.stages for to in s.calls),
+        frozenset(Edge(JOIN, s.name) for s in flow.stages if s.waits),
+    )
+
+
+def _led_to(stage: Stage[Any, Any]) -> Iterator[str]:
+    """Where the join agent hands on what `stage` left to it."""
+    yield from stage.joins
+    if stage.orchestrates is not None:
+        yield from stage.emits or (DONE,)
+    if stage.waits:
+        yield stage.name
 
 
 def _reached(flow: Flow) -> tuple[set[str], set[str]]:
@@ -127,6 +154,7 @@ def _reached(flow: Flow) -> tuple[set[str], set[str]]:
         seen[is_branch].add(name)
         stage = by_name[name]
         todo += [(to, is_branch) for to in stage.joins]
+        todo += [(to, True) for to in stage.calls]
         targets = [to for to in stage.emits if to in by_name]
         if stage.joins:
             todo += [(to, True) for to in targets]
@@ -142,13 +170,12 @@ def all_edges(graph: Graph, traffic: Mapping[Edge, Traffic]) -> list[Edge]:
 
 
 def shares(graph: Graph, traffic: Mapping[Edge, Traffic]) -> dict[Edge, float]:
-    """Of what each edge's source handed over, the share that went this way; children of forks have
-    none."""
-    totals = _totals(traffic, graph.forks)
+    """Of what each edge's source handed over, the share that went this way; children have none."""
+    totals = _totals(traffic, graph.children)
     return {
         e: t.jobs / totals[e.source][0]
         for e, t in traffic.items()
-        if e not in graph.forks and totals[e.source][0]
+        if e not in graph.children and totals[e.source][0]
     }
 
 
@@ -166,12 +193,14 @@ def _difference(graph: Graph, traffic: Mapping[Edge, Traffic], edge: Edge) -> Di
         return Difference(Kind.UNDECLARED, edge, what)
     if edge.source == SUBMIT:
         return None
-    now, before = _totals(traffic, graph.forks).get(edge.source, (0, 0))
-    if known and edge.target not in (*ENDS, JOIN) and not seen.jobs and now >= MIN_JOBS:
+    now, before = _totals(traffic, graph.children).get(edge.source, (0, 0))
+    # A call may be a compensation, and a stage that may wait need not.
+    always = known and edge not in graph.calls and edge not in graph.resumed
+    if always and edge.target not in (*ENDS, JOIN) and not seen.jobs and now >= MIN_JOBS:
         what = f"{edge} is declared and was not used, while {edge.source} worked on {_jobs(now)}."
         return Difference(Kind.DEAD, edge, what)
     # A job forks into as many children as it needs: that is no share of anything.
-    if edge in graph.forks:
+    if edge in graph.children:
         return None
     if min(now, before) >= MIN_JOBS and _changed(seen.jobs, now, seen.jobs_before, before):
         what = (

@@ -7,13 +7,14 @@ Times are epoch microseconds. A hop has three phases: queued (its record was on 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from schemas.ids import parent_of
 from schemas.state import Status
 from streams.state.forks import ForkStory
+from streams.state.runs import RunMove
 from streams.state.views import Effect, Hop
 
 #: A stretch in which nothing works is drawn at most this share of all work long.
@@ -40,6 +41,8 @@ class Lane:
     gap_us: int = 0
     #: Of a step that forked: what became of its branches.
     fork: ForkStory | None = None
+    #: Of a step that moved a run on: what it did of it.
+    run: RunMove | None = None
 
     @property
     def queued_us(self) -> int:
@@ -95,8 +98,10 @@ def waterfall(
     effects: Iterable[Effect] = (),
     now_us: int | None = None,
     forks: Iterable[ForkStory] = (),
+    moves: Mapping[int, RunMove] | None = None,
 ) -> Waterfall:
-    """The story of one job from all its hops (at least one), its rows of the ledger and its forks.
+    """The story of one job from all its hops (at least one), its rows of the ledger, its forks and
+    what its steps did of its runs.
 
     With `now_us` the step that a running job has yet to commit is part of it.
     """
@@ -117,6 +122,7 @@ def waterfall(
             after=None if previous is None else previous.hop.status,
             gap_us=0 if previous is None else max(0, lane.produced_us - previous.committed_us),
             fork=forked.get(lane.hop.seq),
+            run=None if moves is None else moves.get(lane.hop.seq),
         )
         for lane, previous in zip(lanes, before, strict=False)
     ]

@@ -2,8 +2,8 @@
 
 The order: it is over for good; its record lies in a topic (a person has paused the stage, nobody
 works there, it runs, its stage is paused, it waits in place, or for a limit); it waits for its
-branches; its record was delivered, or others are before it; it waits for a person (an effect in
-doubt, a dead letter); it waits for a time; its record cannot be found; nobody knows it.
+branches, or in a run; its record was delivered, or others are before it; it waits for a person (an
+effect in doubt, a dead letter); it waits for a time; its record cannot be found; nobody knows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
-from streams.why import branch_causes, other_causes, queue_causes
+from streams.why import branch_causes, other_causes, queue_causes, run_causes
 from streams.why.cause import Cause, Code
 from streams.why.facts import Facts, State
 from streams.why.wording import lives, sentence
@@ -27,6 +27,7 @@ _CAUSES: Final[tuple[Callable[[Facts, datetime], Cause | None], ...]] = (
     queue_causes.backoff,
     queue_causes.limited,
     branch_causes.branches,
+    run_causes.waits,
     queue_causes.delivered,
     queue_causes.lag,
     other_causes.in_doubt,

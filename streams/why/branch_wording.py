@@ -29,6 +29,8 @@ def stands(branch: Branch) -> str:
 def _waits(branch: Branch) -> str:
     if branch.to == (JOIN,):
         return "for branches of its own"
+    if branch.in_run:
+        return "in a run of its own"
     why = f", {branch.error.kind}" if branch.error else ""
     return f"until {at(branch.wakes_at)}{why}" if branch.wakes_at else f"for a person{why}"
 

@@ -27,6 +27,8 @@ class Code(StrEnum):
     TIMER = "timer"
     #: It forked, and waits for its branches.
     BRANCHES = "branches"
+    #: It is in a run, or waits for a signal.
+    RUN = "run"
     #: The log says that it was handed on, and what was handed on is not there.
     LOST = "lost"
     NOT_THERE = "not_there"

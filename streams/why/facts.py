@@ -15,6 +15,7 @@ from streams.control import Order
 from streams.deadletter.actions import Acted
 from streams.deadletter.letters import Place
 from streams.state.forks import Branch, Join, Obstacle
+from streams.state.runs import Run
 from streams.state.views import Effect
 
 
@@ -155,6 +156,17 @@ class ForkFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class RunFacts:
+    """The run that a job waits in: `calls` are the first of the `called` that have not come."""
+
+    run: Run
+    calls: tuple[Branch, ...] = ()
+    called: int = 0
+    agent: Queued | None = None
+    timers: Sequence[WorkerRow] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Looked:
     """A topic that was searched for an unknown job: `records` past its group's positions (or the
     projection's). `lows` is where its partitions begin now: what lay before has expired."""
@@ -183,6 +195,7 @@ class Facts:
     effects: Sequence[Effect] = ()
     timer: TimerFacts | None = None
     fork: ForkFacts | None = None
+    run: RunFacts | None = None
     looked: Sequence[Looked] = ()
     #: Offsets between the projection and the end of job-state, where the job's states lie.
     behind: int = 0

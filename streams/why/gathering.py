@@ -20,6 +20,7 @@ from streams.kafka import TopicFacts, partition_of
 from streams.postgres import SyncConn
 from streams.state.forks import Join, branches_of, joins_of, obstacles, waits_for_branches
 from streams.state.queries import NoSuchJob, effects_of, find_job
+from streams.state.runs import Run, calls_under_way, runs_of, waits_in_run
 from streams.why import postgres_facts as rows
 from streams.why.branch_wording import NAMED
 from streams.why.facts import (
@@ -28,6 +29,7 @@ from streams.why.facts import (
     LetterFacts,
     Looked,
     Queued,
+    RunFacts,
     State,
     TimerFacts,
 )
@@ -79,6 +81,8 @@ def _rests(facts: Facts, state: State) -> bool:
     """Whether a job without a record in a topic is where its state says."""
     if state.status is Status.RUNNING:
         return False
+    if facts.run is not None and facts.letter is None:
+        return facts.run.run.status == "open"
     if facts.fork is not None:
         # One that is closed is about to be handed on.
         return facts.fork.join is not None and facts.fork.join.status == "open"
@@ -175,6 +179,13 @@ class _Look:
             return facts
         if state.status is Status.RUNNING:
             return self._live(facts, state, state.to)
+        return self._of_waiting(facts, state)
+
+    def _of_waiting(self, facts: Facts, state: State) -> Facts:
+        """It waits, or has failed."""
+        run = self._run_of(state)
+        if run is not None and run.status in ("open", "ended"):
+            return self._of_run(facts, state, run)
         if waits_for_branches(state.status, state.to):
             return self._of_fork(facts, state)
         if state.wakes_at is not None:
@@ -184,7 +195,8 @@ class _Look:
             return self._live(facts, state, (state.stage,))
         # It ended, or waits for a person: unless somebody has brought it back.
         facts = self._live(facts, state, (state.stage,))
-        return replace(facts, letter=self._letter(state))
+        its = None if run is None else RunFacts(run)
+        return replace(facts, letter=self._letter(state), run=its)
 
     def _live(self, facts: Facts, state: State, stages: tuple[str, ...]) -> Facts:
         """With the record that is to do the job's next step, where it is found."""
@@ -226,6 +238,37 @@ class _Look:
             queued = self._queued(JOIN, hit.part, hit.ahead, hit, hit.step)
             facts = replace(facts, queued=queued)
         return replace(facts, fork=fork)
+
+    def _run_of(self, state: State) -> Run | None:
+        """The run that the job waits in now, or failed in, if its agent knows that."""
+        begins = waits_for_branches(state.status, state.to)
+        if not (begins or state.stage == JOIN):
+            return None
+        last = next(reversed(runs_of(self._conn, state.job)), None)
+        if last is None or not (last.seq == state.seq or (not begins and last.step >= state.seq)):
+            return None
+        in_run = waits_in_run(state.status, state.stage, state.wakes_at, state.error)
+        # What a fork's join wrote after the run is none of it.
+        return last if begins or in_run or last.step == state.seq else None
+
+    def _of_run(self, facts: Facts, state: State, run: Run) -> Facts:
+        """With what it waits for, and a record of the job that the agent has not finished."""
+        timed = any(" until " in each for each in run.waits)
+        its = RunFacts(
+            run,
+            calls=calls_under_way(self._conn, run, NAMED),
+            called=sum(each.startswith("call ") for each in run.waits),
+            timers=rows.workers(self._conn, self._names.timers_group) if timed else (),
+        )
+        if (state.flow, JOIN) not in self._topics.stages():
+            return replace(facts, run=its)
+        search = self._topics.search(state.flow, JOIN, Wanted(state.job, exact=True))
+        part = self._topics.part(state.flow, JOIN, state.job)
+        its = replace(its, agent=self._queued(JOIN, part, 0, None, 0))
+        if search.hits:
+            hit = search.hits[0]
+            facts = replace(facts, queued=self._queued(JOIN, hit.part, hit.ahead, hit, hit.step))
+        return replace(facts, run=its)
 
     def _join_of(self, state: State) -> Join | None:
         """The join that the job waits for now: that of its last fork, if its agent knows that."""

@@ -70,7 +70,9 @@ def dead_letter(facts: Facts, _: datetime) -> Cause | None:
     )
     show, redrive = f"handoff dlq show {letter.place}", f"handoff dlq redrive {facts.job}"
     do = (show, redrive) if last is None or last.sent_topic is None else (show,)
-    if state.stage == JOIN:
+    if facts.run is not None:
+        do = (f"handoff run {facts.job}", *do)
+    elif state.stage == JOIN:
         # Its branches come first: they are named there, with what to do about each.
         do = (f"handoff join {facts.job}", *do)
     return Cause(

@@ -289,6 +289,68 @@ async def test_joins_go_with_their_branches_once_their_parent_is_over_and_no_oth
     assert (await prune(pool, settings)).arrivals == 2, "those that no join is there for"
 
 
+def add_run(settings: Settings, job: str, seq: int, age: str | None, status: str) -> None:
+    """With an event and a command, both 30 days old."""
+    sql(
+        settings,
+        "INSERT INTO runs (parent, seq, flow, stage, input, first_child, born_us, step, status,"
+        " ended_at) VALUES (%s, %s, 'run', 'refund', '{}', 0, 1, 2, %s, now() - %s::interval)",
+        *(job, seq, status, age),
+    )
+    add_event(settings, job, seq, "30 d")
+    sql(
+        settings,
+        "INSERT INTO run_commands (parent, run, n, kind, name, position)"
+        " VALUES (%s, %s, 0, 'sleep', '', 1)",
+        *(job, seq),
+    )
+
+
+def add_event(settings: Settings, job: str, run: int, age: str) -> None:
+    sql(
+        settings,
+        "INSERT INTO run_events (parent, run, kind, ref, detail, value, at_us, topic_id,"
+        " partition, \"offset\", happened_at) VALUES (%s, %s, 'signal', 's', 'go', '', 1,"
+        " gen_random_uuid(), 0, 0, now() - %s::interval)",
+        *(job, run, age),
+    )
+
+
+@pytest.mark.usefixtures("jobs")
+async def test_runs_go_with_their_journals_once_their_job_is_over_and_no_others(
+    settings: Settings, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLICE_ROWS", 2)
+    add_run(settings, DONE, 1, "20 d", "ended")
+    add_run(settings, DONE, 4, "18 d", "ended")
+    # Not over, or not long ago: their journals are played from the beginning, or may be redriven.
+    for job, status in ((OPEN, "open"), (FAILED, "failed"), (job_id(88), "parked")):
+        add_run(settings, job, 1, None, status)
+    # It went on to another stage, and its job is not over.
+    add_run(settings, OPEN, 9, "20 d", "ended")
+    add_run(settings, RECENT, 1, "20 d", "ended")
+    # Signals that nobody waited for.
+    add_event(settings, job_id(99), 0, "16 d")
+    add_event(settings, job_id(98), 0, "1 d")
+
+    def left_of_runs() -> list[set[tuple[str, int]]]:
+        wanted = ("parent, seq FROM runs", *(f"parent, run FROM run_{t}" for t in TABLES))
+        return [{tuple(r.values()) for r in sql(settings, f"SELECT {w}")} for w in wanted]
+
+    runs, events, commands = left_of_runs()
+    counted = await prune(pool, settings, dry_run=True)
+    assert left_of_runs() == [runs, events, commands]
+    pruned = await prune(pool, settings)
+    assert (pruned.runs, pruned.events) == (counted.runs, counted.events) == (2, 3)
+    gone = {(DONE, 1), (DONE, 4)}
+    assert left_of_runs() == [runs - gone, events - gone - {(job_id(99), 0)}, commands - gone]
+    assert not pruned.nothing
+    assert (await prune(pool, settings)).nothing
+
+
+TABLES = ("events", "commands")
+
+
 @pytest.mark.usefixtures("jobs")
 def test_the_command_counts_or_deletes_and_says_what(settings: Settings, tmp_path: Path) -> None:
     handoff = Command(settings, tmp_path)
@@ -296,7 +358,7 @@ def test_the_command_counts_or_deletes_and_says_what(settings: Settings, tmp_pat
     assert counted.returncode == 0, counted.stderr
     assert "2 claims and 4 effects" in counted.stderr
     assert "would go" in counted.stderr
-    assert "0 joins and 0 of their branches" in counted.stderr
+    assert "0 joins and 0 of their branches, 0 runs and 0 of their events" in counted.stderr
     assert "2 claims and 4 effects" in handoff("db", "prune").stderr
     assert "0 claims and 0 effects" in handoff("db", "prune").stderr
     away = handoff(

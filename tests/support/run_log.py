@@ -19,8 +19,8 @@ from pydantic import BaseModel
 
 from schemas.state import Status
 from streams.errors import BadRecord
-from streams.joins.book import Incoming
-from streams.joins.wire import Arrival, Cancelled, JoinRecord, Reopen
+from streams.joins.book import Cancelled, Incoming
+from streams.joins.wire import Arrival, JoinRecord, Reopen
 from streams.orchestration.execution import Event
 from streams.orchestration.journal import Happened, Journal, Player, RunTurn, turns
 from streams.orchestration.rows import event_of
@@ -29,6 +29,7 @@ from streams.signals import Signal
 from tests.support.join_log import Move
 from tests.support.programs import MACHINE, SIGNALS, Program, ended, programs
 
+_ORDER = b'{"by":"ann","reason":"why not"}'
 PARENTS = tuple(f"{n:032x}" for n in (1, 2))
 _MAX_RECORDS = 40
 
@@ -87,7 +88,7 @@ class _Made:
         for name in self._draw(st.lists(st.sampled_from(SIGNALS), max_size=3)):
             self._signal(parent, name, None)
         if self._draw(st.integers(0, 5)) == 0:
-            self.coming.append(Coming(parent, Cancelled("ann", "why not"), None))
+            self.coming.append(Coming(parent, Cancel(1, parent, _ORDER), None))
 
     def _signal(self, parent: str, name: str, cause: int | None) -> None:
         self._sent += 1
@@ -110,7 +111,8 @@ class _Made:
         """Write it, perhaps twice, and find out what it leads to."""
         for _ in range(2 if self._draw(st.integers(0, 5)) == 0 else 1):
             n = len(self.records)
-            x = Incoming(its.parent, (0, 2 * n), its.record, 1_000_000 * (n + 1))
+            cancelled = Cancelled(its.parent, "") if isinstance(its.record, Cancel) else None
+            x = Incoming(its.parent, (0, 2 * n), its.record, 1_000_000 * (n + 1), cancelled)
             self.records.append(x)
             self.causes.append(its.cause)
             for turn in self._shelf.write([x]):

@@ -34,7 +34,19 @@ CREATE TABLE arrival (
 );
 CREATE TABLE letter (topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, ms INTEGER);
 CREATE TABLE timer (
-    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, due_ms INTEGER, back TEXT
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, due_ms INTEGER, back TEXT,
+    -- Of a run's: the command that it ends, of the run which step `seq` began.
+    n INTEGER
+);
+-- Of join topics, beside `record`: what begins a run of the stage `runs`, its timers that fired, and signals.
+CREATE TABLE began (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, runs INTEGER, ms INTEGER
+);
+CREATE TABLE fired (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, run INTEGER, n INTEGER, ms INTEGER
+);
+CREATE TABLE sent (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, id TEXT, name TEXT, ms INTEGER
 );
 -- Committed steps. `stage` is the number of the stage's topic. `consumed`: topic of the record; 0 is
 -- one that is not there any more, NULL none. `late`: only explains other facts. `source` 1: not in
@@ -54,6 +66,13 @@ CREATE TABLE ended (
     topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, stage INTEGER, status TEXT,
     parent BLOB, n INTEGER, ms INTEGER, late INTEGER
 );
+-- And the steps of runs, with the children that they called, and what else they asked for: a signal, or
+-- with an empty name a sleep; `due` where a timer ends it.
+CREATE TABLE run_step (
+    topic INTEGER, part INTEGER, at INTEGER, job BLOB, seq INTEGER, stage INTEGER, status TEXT, runs INTEGER,
+    first INTEGER, calls INTEGER, ended INTEGER, ms INTEGER, late INTEGER
+);
+CREATE TABLE awaited (job BLOB, seq INTEGER, name TEXT, due INTEGER);
 -- Further targets of steps that have several.
 CREATE TABLE also (job BLOB, seq INTEGER, topic INTEGER);
 -- job_history, as Postgres has it; a negative `topic` is a job-state that is not there any more.
@@ -76,6 +95,12 @@ CREATE TABLE kept_join (
 ) WITHOUT ROWID;
 CREATE TABLE kept_arrival (
     parent BLOB, n INTEGER, seq INTEGER, status TEXT, content BLOB, PRIMARY KEY (parent, n)
+) WITHOUT ROWID;
+-- The journals of runs: `runs` and `run_events`. `topic` etc. is the record that an event came by.
+CREATE TABLE kept_run (job BLOB, seq INTEGER, status TEXT, ms INTEGER, PRIMARY KEY (job, seq)) WITHOUT ROWID;
+CREATE TABLE kept_event (
+    job BLOB, run INTEGER, kind TEXT, ref TEXT, detail TEXT, content BLOB, topic INTEGER, part INTEGER, at INTEGER,
+    step INTEGER, ms INTEGER, PRIMARY KEY (job, kind, ref, run)
 ) WITHOUT ROWID;
 CREATE TABLE effect (
     key TEXT PRIMARY KEY, job BLOB, stage INTEGER, name TEXT, status TEXT, idempotent INTEGER,
@@ -118,7 +143,21 @@ INSERT INTO kept_arrival VALUES (?, ?, ?, ?, ?);
 -- name: insert_letter
 INSERT INTO letter VALUES (?, ?, ?, ?, ?, ?);
 -- name: insert_timer
-INSERT INTO timer VALUES (?, ?, ?, ?, ?, ?, ?);
+INSERT INTO timer VALUES (?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_began
+INSERT INTO began VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_fired
+INSERT INTO fired VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_sent
+INSERT INTO sent VALUES (?, ?, ?, ?, ?, ?, ?);
+-- name: insert_run_step
+INSERT INTO run_step VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+-- name: insert_awaited
+INSERT INTO awaited VALUES (?, ?, ?, ?);
+-- name: insert_kept_run
+INSERT INTO kept_run VALUES (?, ?, ?, ?);
+-- name: insert_kept_event
+INSERT INTO kept_event VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_state
 INSERT OR IGNORE INTO state VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: insert_also
@@ -153,10 +192,20 @@ CREATE INDEX arrival_by_step ON arrival (job, seq, status);
 CREATE INDEX arrival_by_place ON arrival (topic, part, at, parent);
 -- name: index_forks
 CREATE INDEX fork_by_step ON fork (job, seq, first, expected);
+-- name: index_run_steps
+CREATE INDEX run_step_by_step ON run_step (job, seq);
+-- name: index_began
+CREATE INDEX began_by_step ON began (job, seq);
+-- name: index_fired
+CREATE INDEX fired_by_command ON fired (job, run, n);
+-- name: index_sent
+CREATE INDEX sent_by_job ON sent (job, id);
+-- name: index_awaited
+CREATE INDEX awaited_by_step ON awaited (job, seq);
 -- name: index_letters
 CREATE INDEX letter_by_step ON letter (job, seq, topic);
 -- name: index_timers
-CREATE INDEX timer_by_step ON timer (job, seq);
+CREATE INDEX timer_by_step ON timer (job, seq, n);
 -- name: index_states
 CREATE INDEX state_by_step ON state (
     job, seq, stage, target, status, consumed, consumed_part, consumed_at, ms, late

@@ -2,11 +2,14 @@
 -- that others pay nothing for them.
 
 -- name: find_turns
--- Steps of join agents.
+-- Steps of join agents that are none of runs.
 CREATE TABLE turn AS
-SELECT s.topic, s.part, s.at, s.job, s.seq, s.stage, s.status, s.consumed, s.consumed_part, s.consumed_at, s.ms, s.late
+SELECT s.topic, s.part, s.at, s.job, s.seq, s.stage, s.status, s.consumed, s.consumed_part, s.consumed_at, s.ms, s.late,
+    s.source
 FROM topic AS t CROSS JOIN state AS s ON s.stage = t.n
-WHERE t.role = 'join' AND NOT EXISTS (
+WHERE t.role = 'join'
+  AND NOT EXISTS (SELECT 1 FROM run_step AS r WHERE r.job = s.job AND r.seq = s.seq AND r.topic = s.topic AND r.part = s.part AND r.at = s.at)
+  AND NOT EXISTS (
     SELECT 1 FROM uncaused AS u
     WHERE u.job = s.job AND u.seq = s.seq AND u.verdict = 'forged' AND u.topic = s.topic AND u.part = s.part AND u.at = s.at);
 -- name: index_turns
@@ -23,14 +26,23 @@ GROUP BY a.parent, a.n;
 -- name: index_came
 CREATE UNIQUE INDEX came_by_number ON came (parent, n, status);
 
+-- name: find_broods
+-- Children that a step forked, or called.
+CREATE TABLE brood AS
+SELECT topic, part, at, job, seq, stage, first, expected, ms, late FROM fork
+WHERE stage NOT IN (SELECT n FROM topic WHERE role = 'join')
+UNION ALL SELECT topic, part, at, job, seq, stage, first, calls, ms, late FROM run_step WHERE calls > 0;
+-- name: index_broods
+CREATE INDEX brood_by_step ON brood (job, seq, first, expected);
+
 -- name: find_unstarted
--- Children that a fork tells of and whose first record is not there, nor a step of theirs. No fork has
+-- Children that a step tells of and whose first record is not there, nor a step of theirs. No fork has
 -- more than 10,000, whatever a forged state says.
 CREATE TABLE unstarted AS
 WITH RECURSIVE short AS (
     SELECT f.topic, f.part, f.at, f.job, f.seq, f.stage, f.first, f.first + min(f.expected, 10000) AS past, f.ms
-    FROM fork AS f
-    WHERE f.late = 0 AND f.ms >= :since AND f.stage NOT IN (SELECT n FROM topic WHERE role = 'join')
+    FROM brood AS f
+    WHERE f.late = 0 AND f.ms >= :since
       AND NOT EXISTS (SELECT 1 FROM uncaused AS u WHERE u.job = f.job AND u.seq = f.seq AND u.verdict = 'forged'
                       AND u.topic = f.topic AND u.part = f.part AND u.at = f.at)
       AND f.expected > (SELECT count(DISTINCT b.n) FROM branch AS b
@@ -68,7 +80,7 @@ WHERE d.late = 0 AND d.ms >= :since
 
 -- name: branch_lost
 INSERT INTO finding
-SELECT 'branch_lost', job, NULL, topic, part, at, 'step ' || seq || ' of its parent forked it, and its first record is not there'
+SELECT 'branch_lost', job, NULL, topic, part, at, 'step ' || seq || ' of its parent began it, and its first record is not there'
 FROM unstarted WHERE NOT gone
 UNION ALL
 SELECT 'branch_lost', job, seq, topic, part, at, 'it is ' || status || ', and its parent''s join was not told'
@@ -90,15 +102,15 @@ FROM arrival GROUP BY job, seq, status HAVING count(*) > 1;
 -- Children, and ends of children, whose fork or last step is not there. A step that the topic still has
 -- tells enough; of others the history tells that they were, and no more.
 CREATE TABLE unforked AS
-SELECT b.topic, b.part, b.at, b.job, b.fork AS seq, b.ms, 'target' AS role, (
+SELECT b.topic, b.part, b.at, b.job, b.fork AS seq, b.ms, 'called' AS role, (
     SELECT t.n FROM topic AS own JOIN topic AS t ON t.flow = own.flow AND t.role = 'join' WHERE own.n = b.topic) AS stage,
-    EXISTS (SELECT 1 FROM fork AS f WHERE f.job = b.parent AND f.seq = b.fork) AS known
+    EXISTS (SELECT 1 FROM brood AS f WHERE f.job = b.parent AND f.seq = b.fork) AS known
 FROM branch AS b
 WHERE b.ms >= :since AND NOT EXISTS (
-    SELECT 1 FROM fork AS f
+    SELECT 1 FROM brood AS f
     WHERE f.job = b.parent AND f.seq = b.fork AND b.n >= f.first AND b.n < f.first + f.expected)
   AND NOT EXISTS (
-    SELECT 1 FROM state AS s JOIN topic AS t ON t.n = s.target AND t.stage = 'join'
+    SELECT 1 FROM state AS s JOIN topic AS t ON t.n IN (s.target, s.stage) AND t.stage = 'join'
     WHERE s.job = b.parent AND s.seq = b.fork AND s.source = 1)
 UNION ALL
 SELECT a.topic, a.part, a.at, a.job, a.seq, a.ms, '', NULL,
@@ -110,14 +122,14 @@ WHERE a.ms >= :since AND NOT EXISTS (
 -- name: branch_orphan
 INSERT INTO finding
 SELECT 'branch_orphan', job, seq, topic, part, at, CASE role
-    WHEN 'target' THEN 'it says that step ' || seq || ' of its parent forked it, which forked others'
+    WHEN 'called' THEN 'it says that step ' || seq || ' of its parent began it, which began others'
     ELSE 'it says that step ' || seq || ' ended the child, which ended otherwise or not at all' END
 FROM unforked WHERE known;
 
 -- name: branch_orphan_unknown
 INSERT INTO suspect
 SELECT 'branch_orphan', job, seq, topic, part, at, CASE role
-    WHEN 'target' THEN 'it says that step ' || seq || ' of its parent forked it, and no such step is known'
+    WHEN 'called' THEN 'it says that step ' || seq || ' of its parent began it, and no such step is known'
     ELSE 'its join was told that step ' || seq || ' ended it, and no such step is known' END, stage, role
 FROM unforked WHERE NOT known AND ms > :compacted;
 
@@ -193,7 +205,7 @@ GROUP BY y.topic, y.part, y.at;
 INSERT INTO finding
 SELECT 'join_without_fork', x.job, x.seq, x.topic, x.part, x.at, 'step ' || s.seq || ' of it waits for no branches'
 FROM turn AS x JOIN state AS s INDEXED BY state_by_step ON s.job = x.job AND s.seq = x.seq - 1
-WHERE x.ms >= :since
+WHERE x.ms >= :since AND x.source = 0
   AND NOT (s.target IS x.stage AND s.status = 'waiting') AND NOT (s.stage = x.stage AND s.status = 'failed')
   AND NOT EXISTS (SELECT 1 FROM finding AS f WHERE f.rule = 'join_doubled' AND f.job = x.job AND f.seq = x.seq);
 

@@ -80,6 +80,37 @@ WHERE (parent, branch) > (%(after)s, %(after_branch)s)
 ORDER BY parent, branch
 LIMIT %(limit)s;
 
+-- name: pg_runs
+SELECT parent, seq, status, (extract(epoch FROM began_at) * 1000)::bigint
+FROM runs
+WHERE (parent, seq) > (%(after)s, %(after_seq)s)
+  AND (%(flow)s::text IS NULL OR flow = %(flow)s)
+  AND (%(since)s::timestamptz IS NULL OR began_at >= %(since)s)
+ORDER BY parent, seq
+LIMIT %(limit)s;
+
+-- name: pg_run_events
+SELECT parent, run, kind, ref, detail, substr(sha256(value), 1, 8), topic_id::text, "partition", "offset", step,
+    (extract(epoch FROM happened_at) * 1000)::bigint
+FROM run_events
+WHERE (parent, run, kind, ref) > (%(after)s, %(after_run)s, %(after_kind)s, %(after_ref)s)
+  AND (%(since)s::timestamptz IS NULL OR happened_at >= %(since)s)
+ORDER BY parent, run, kind, ref
+LIMIT %(limit)s;
+
+-- name: pg_known_runs
+-- Positions (from 1) of the runs that are there by now, with a key that are `ended`.
+SELECT asked.n FROM unnest(%(ids)s::text[], %(seqs)s::integer[], %(keys)s::text[])
+    WITH ORDINALITY AS asked(parent, seq, key, n)
+WHERE EXISTS (
+    SELECT FROM runs AS r WHERE r.parent = asked.parent AND r.seq = asked.seq AND asked.key IN ('', r.status)
+);
+
+-- name: pg_known_events
+-- Positions (from 1) of the events that a journal of the job has by now. `key` is `kind/ref`.
+SELECT asked.n FROM unnest(%(ids)s::text[], %(keys)s::text[]) WITH ORDINALITY AS asked(parent, key, n)
+WHERE EXISTS (SELECT FROM run_events AS e WHERE e.parent = asked.parent AND e.kind || '/' || e.ref = asked.key);
+
 -- name: pg_known_joins
 -- Positions (from 1) of the forks whose set is there by now and is as the topic says. `key` is what
 -- it must be, `first/expected/status`; no status: any.
@@ -98,13 +129,14 @@ WHERE EXISTS (SELECT FROM join_arrivals AS a WHERE a.parent = asked.parent AND a
 
 -- name: pg_known_steps
 -- Positions (from 1) of the steps that the history has by now. `role`: what the stage must be to the
--- step, its `target` or itself; `ended`: itself, and the step failed or waits.
+-- step, its `target` or itself; `called`: either; `ended`: itself, and the step failed or waits.
 SELECT asked.n FROM unnest(%(ids)s::text[], %(seqs)s::integer[], %(stages)s::text[], %(roles)s::text[])
     WITH ORDINALITY AS asked(trace_id, seq, stage, role, n)
 WHERE EXISTS (
     SELECT FROM job_history AS h WHERE h.trace_id = asked.trace_id AND h.seq = asked.seq
     AND CASE WHEN asked.stage IS NULL THEN true
              WHEN asked.role = 'target' THEN asked.stage = ANY (h.handed_to)
+             WHEN asked.role = 'called' THEN asked.stage = ANY (h.handed_to) OR h.stage = asked.stage
              WHEN asked.role = 'ended' THEN h.stage = asked.stage AND h.status IN ('failed', 'waiting')
              ELSE h.stage = asked.stage END
 );

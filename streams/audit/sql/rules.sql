@@ -106,8 +106,8 @@ WHERE s.late = 0 AND s.ms >= :since AND NOT EXISTS (
 )
   AND NOT EXISTS (
     SELECT 1 FROM topic AS t JOIN record AS r INDEXED BY record_by_step
-    WHERE t.n = s.stage AND t.role = 'join' AND s.consumed = s.stage AND r.job = s.job AND r.seq > 0 AND r.seq < s.seq
-      AND r.topic = s.consumed AND r.part = s.consumed_part AND r.at = s.consumed_at AND r.kind <> 5
+    WHERE t.n = s.stage AND t.role = 'join' AND s.consumed = s.stage AND r.job = s.job AND (r.seq > 0 OR r.kind = 8)
+      AND r.seq < s.seq AND r.topic = s.consumed AND r.part = s.consumed_part AND r.at = s.consumed_at AND r.kind <> 5
 );
 -- name: index_uncaused
 CREATE INDEX uncaused_by_step ON uncaused (job, seq, verdict);
@@ -164,7 +164,9 @@ WHERE u.verdict = 'gone' AND u.seq > 1 AND coalesce(s.produced_ms, 0) <= :compac
 
 -- name: step_doubled
 INSERT INTO finding
-SELECT CASE WHEN stage IN (SELECT n FROM topic WHERE role = 'join') THEN 'join_doubled' ELSE 'step_doubled' END,
+SELECT CASE WHEN stage NOT IN (SELECT n FROM topic WHERE role = 'join') THEN 'step_doubled'
+        WHEN EXISTS (SELECT 1 FROM run_step AS r WHERE r.job = state.job AND r.seq = state.seq) THEN 'run_doubled'
+        ELSE 'join_doubled' END,
     job, seq, topic, part, max(at), count(*) || ' records say that they are this step'
 FROM state INDEXED BY state_by_step GROUP BY job, seq HAVING count(*) > 1;
 
@@ -224,7 +226,9 @@ INSERT INTO horizon SELECT 'hand_offs_gone', count(*) FROM unseen WHERE verdict 
 -- name: hand_off_doubled
 INSERT INTO finding
 SELECT CASE WHEN EXISTS (SELECT 1 FROM turn AS x WHERE x.job = record.job AND x.seq = record.seq)
-    THEN 'join_doubled' ELSE 'hand_off_doubled' END,
+    THEN 'join_doubled'
+    WHEN EXISTS (SELECT 1 FROM run_turn AS x WHERE x.job = record.job AND x.seq = record.seq)
+    THEN 'run_doubled' ELSE 'hand_off_doubled' END,
     job, seq, topic, part, max(at), count(*) || ' records say that step ' || seq || ' wrote them'
 FROM record INDEXED BY record_by_step WHERE kind = 1 GROUP BY job, seq, topic HAVING count(*) > 1;
 
@@ -267,7 +271,7 @@ WHERE r.topic IN (SELECT n FROM topic WHERE role = 'stage') AND r.kind <> 5 AND 
 -- Of join topics: what a redrive brought back and what is no record of a join have steps of their own;
 -- of the others only those count that nobody has read.
 INSERT INTO unanswered
-SELECT r.topic, r.part, r.at, r.job, r.seq, r.kind, r.ms, r.at < coalesce(p.head, -1) OR EXISTS (
+SELECT r.topic, r.part, r.at, r.job, CASE WHEN r.kind <> 8 THEN r.seq END, r.kind, r.ms, r.at < coalesce(p.head, -1) OR EXISTS (
     SELECT 1 FROM finished AS f
     WHERE f.topic = r.topic AND f.part = r.part AND r.at >= f.first AND r.at < f.past) AS consumed
 FROM topic AS t CROSS JOIN record AS r ON r.topic = t.n JOIN part AS p ON p.topic = r.topic AND p.part = r.part
@@ -326,7 +330,11 @@ WHERE s.status IN ('failed', 'waiting') AND s.late = 0 AND s.ms >= :since
       WHERE l.job = s.job AND l.seq = s.seq AND t.flow = st.flow AND t.stage = st.stage)
   AND NOT (s.status = 'waiting' AND EXISTS (SELECT 1 FROM timer AS t WHERE t.job = s.job AND t.seq = s.seq))
   AND NOT (s.status = 'waiting' AND EXISTS (SELECT 1 FROM topic AS t WHERE t.n = s.target AND t.stage = 'join') AND NOT EXISTS (
-      SELECT 1 FROM expected AS e WHERE e.job = s.job AND e.seq = s.seq AND e.deadline_ms IS NOT NULL));
+      SELECT 1 FROM expected AS e WHERE e.job = s.job AND e.seq = s.seq AND e.deadline_ms IS NOT NULL))
+  -- A run that goes on waits for what it asked for; of a step that only the history has, nobody knows.
+  AND NOT (s.status = 'waiting' AND s.stage IN (SELECT n FROM topic WHERE role = 'join') AND (s.source = 1 OR EXISTS (
+      SELECT 1 FROM run_step AS r
+      WHERE r.job = s.job AND r.seq = s.seq AND r.topic = s.topic AND r.part = s.part AND r.at = s.at AND NOT r.ended)));
 
 -- name: letter_missing
 INSERT INTO finding

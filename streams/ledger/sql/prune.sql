@@ -1,4 +1,4 @@
--- Claims, effects and joins that no record can ask for any more. Each statement looks at one slice of time, from
+-- Claims, effects, joins and runs that no record can ask for any more. Each statement looks at one slice of time, from
 -- the oldest on, so its cost does not depend on how much is old and must stay.
 
 -- name: clock
@@ -110,5 +110,57 @@ WITH doomed AS (
 ), pruned AS (
     DELETE FROM joins AS j USING doomed
     WHERE NOT %(dry_run)s AND j.parent = doomed.parent AND j.seq = doomed.seq
+)
+SELECT count(*) AS value FROM doomed;
+
+-- name: event_slice
+SELECT coalesce(
+    (SELECT happened_at FROM run_events WHERE happened_at > %(after)s AND happened_at < %(before)s
+     ORDER BY happened_at OFFSET %(rows)s - 1 LIMIT 1),
+    (SELECT max(happened_at) FROM run_events WHERE happened_at > %(after)s AND happened_at < %(before)s)
+) AS value;
+
+-- name: prune_events
+-- Events of runs that go, and such as belong to no run: signals that nobody waited for, timers of runs that were
+-- pruned. A run that is not over, or whose job is not, keeps its whole journal: it is played from the beginning.
+WITH doomed AS (
+    SELECT e.parent, e.run, e.kind, e.ref
+    FROM run_events AS e
+    WHERE e.happened_at > %(after)s AND e.happened_at <= %(upto)s
+      AND NOT EXISTS (
+          SELECT FROM runs AS r LEFT JOIN jobs AS over ON over.trace_id = r.parent
+          WHERE r.parent = e.parent AND r.seq = e.run
+            AND NOT coalesce(
+                r.status = 'ended' AND r.ended_at < %(before)s
+                AND over.status IN ('done', 'cancelled') AND over.updated_at < %(before)s, false)
+      )
+    FOR UPDATE OF e SKIP LOCKED
+), pruned AS (
+    DELETE FROM run_events AS e USING doomed
+    WHERE NOT %(dry_run)s AND e.parent = doomed.parent AND e.run = doomed.run AND e.kind = doomed.kind AND e.ref = doomed.ref
+)
+SELECT count(*) AS value FROM doomed;
+
+-- name: run_slice
+SELECT coalesce(
+    (SELECT ended_at FROM runs WHERE ended_at > %(after)s AND ended_at < %(before)s
+     ORDER BY ended_at OFFSET %(rows)s - 1 LIMIT 1),
+    (SELECT max(ended_at) FROM runs WHERE ended_at > %(after)s AND ended_at < %(before)s)
+) AS value;
+
+-- name: prune_runs
+-- With what they asked for.
+WITH doomed AS (
+    SELECT r.parent, r.seq
+    FROM runs AS r JOIN jobs AS over ON over.trace_id = r.parent
+    WHERE r.ended_at > %(after)s AND r.ended_at <= %(upto)s AND r.status = 'ended'
+      AND over.status IN ('done', 'cancelled') AND over.updated_at < %(before)s
+    FOR UPDATE OF r SKIP LOCKED
+), asked AS (
+    DELETE FROM run_commands AS c USING doomed
+    WHERE NOT %(dry_run)s AND c.parent = doomed.parent AND c.run = doomed.seq
+), pruned AS (
+    DELETE FROM runs AS r USING doomed
+    WHERE NOT %(dry_run)s AND r.parent = doomed.parent AND r.seq = doomed.seq
 )
 SELECT count(*) AS value FROM doomed;

@@ -46,12 +46,14 @@ WHERE trace_id > %(job)s || '/' AND trace_id < %(job)s || '0'
 ORDER BY trace_id;
 
 -- name: forks_at
--- Of steps that forked: where their states lie, and what the join agent has written down of them.
+-- Of steps that forked, or began a run or a wait: where their states lie, and what the join agent has written down
+-- of them.
 SELECT step.trace_id, step.seq, h.flow, h.topic_id, h."partition", h."offset",
-       j.stage, j.first_branch, j.expected
+       j.stage, j.first_branch, j.expected, r.parent IS NOT NULL AS begun, r.signal
 FROM json_to_recordset(%(steps)s::json) AS step(trace_id text, seq integer)
 JOIN job_history AS h ON h.trace_id = step.trace_id AND h.seq = step.seq
 LEFT JOIN joins AS j ON j.parent = step.trace_id AND j.seq = step.seq
+LEFT JOIN runs AS r ON r.parent = step.trace_id AND r.seq = step.seq
 ORDER BY h.committed_us DESC;
 
 -- name: first_steps

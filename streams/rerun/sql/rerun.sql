@@ -11,9 +11,12 @@ ORDER BY seq, topic_id, "partition", "offset";
 SELECT trace_id, keys_of FROM reruns WHERE trace_id = %(job)s;
 
 -- name: children_before
--- How many children a job had before its step `seq`, over all its forks.
-SELECT coalesce(max(first_branch + expected), 0) AS children
-FROM joins WHERE parent = %(job)s AND seq < %(seq)s;
+-- How many children a job had before its step `seq`, over all its forks and runs.
+SELECT coalesce(max(past), 0) AS children
+FROM (
+    SELECT first_branch + expected AS past FROM joins WHERE parent = %(job)s AND seq < %(seq)s
+    UNION ALL SELECT first_child + calls FROM runs WHERE parent = %(job)s AND seq < %(seq)s
+) AS had;
 
 -- name: parked_reruns
 -- Reruns, or their children, that do their effects under the keys of this job, and wait at this stage. A rerun's

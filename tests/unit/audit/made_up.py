@@ -1,6 +1,7 @@
 """Made-up facts: jobs of a flow with two stages and a sink, whole, to be damaged by tests.
 
-Some fork at `take` into children, which end at `work`; the join hands on to `work`, too.
+Some fork at `take` into children, which end at `work`; the join hands on to `work`, too. Others
+begin a run at `take`, which calls `work`.
 """
 
 from __future__ import annotations
@@ -59,6 +60,13 @@ class World:
         self.arrivals: list[list[Any]] = []
         self.joins: dict[bytes, list[Any]] = {}
         self.kept: list[list[Any]] = []
+        self.run_steps: list[list[Any]] = []
+        self.awaited: list[list[Any]] = []
+        self.began: list[list[Any]] = []
+        self.fired: list[list[Any]] = []
+        self.sent: list[list[Any]] = []
+        self.runs: dict[bytes, list[Any]] = {}
+        self.events: list[list[Any]] = []
         self.finished: list[tuple[int, int, int, int]] = []
         self.gone: list[tuple[Any, ...]] = []
         self.projected = True
@@ -79,7 +87,7 @@ class World:
         at = sum(r[0] == topic for r in self.records + self.arrivals)
         row = [topic, 0, at, of, seq, int(kind), self.at_ms if ms is None else ms]
         self.records.append(row)
-        if self.forks and topic == WORK:
+        if (self.forks or self.runs) and topic == WORK:
             # Before it children may wait.
             self.finished += [(WORK, 0, at, at + 1)] if kind is not Kind.BRANCH else []
         elif topic in (TAKE, WORK, JOIN):
@@ -132,7 +140,10 @@ class World:
         content = b"%d" % n
         self.arrivals.append([JOIN, 0, at, row[3], of, n, 1, status, content, row[12]])
         self.parts[JOIN]["head"] = at + 1
-        self.kept.append([of, n, 1, status, content])
+        if of in self.runs:
+            self._happened(self.arrivals[-1], of, "call", str(n), status, content)
+        else:
+            self.kept.append([of, n, 1, status, content])
 
     def join(self, of: bytes, seq: int = 2) -> None:
         """By the last record of the join topic it is handed on, and done."""
@@ -149,6 +160,82 @@ class World:
         self.end(of, 1)
         self.end(of, 0)
         self.join(of)
+
+    def begin(self, of: bytes) -> None:
+        """A job whose run has begun, and is not moved on yet."""
+        self.record(TAKE, of, 0, Kind.SUBMISSION)
+        self._run_step(self.step(of, 1, TAKE, JOIN, "waiting"))
+        self.runs[of] = [of, 1, "open", self.at_ms]
+        place = self.record(JOIN, of, 1)[:3]
+        self.began.append([*place, of, 1, TAKE, self.at_ms])
+        self._happened(place, of, "start")
+
+    def move(
+        self,
+        of: bytes,
+        seq: int,
+        calls: int = 0,
+        waits: tuple[tuple[str, bool], ...] = (),
+        *,
+        end: str | None = None,
+    ) -> None:
+        """By the last record of the join topic its run goes on, or ends with a status."""
+        row = self.step(of, seq, JOIN, DONE if end == "running" else None, end or "waiting")
+        first = sum(b[4] == of for b in self.branches)
+        self._run_step(row, first, calls, end is not None)
+        self.events[-1][9] = seq
+        for n in range(first, first + calls):
+            it = self.record(WORK, child(of, n), 0, Kind.BRANCH)
+            self.branches.append([*it[:4], of, n, seq, self.at_ms])
+        self.awaited += [[of, seq, *each] for each in waits]
+        for n, (_, due) in enumerate(waits):
+            if due:
+                self.timers.append([TIMERS, 0, len(self.timers), of, 1, NOW + HOUR, "run.join", n])
+        if end == "running":
+            self.record(DONE, of, seq)
+        if end == "failed":
+            self.letters.append([JOIN_DLQ, 0, len(self.letters), of, seq, row[12]])
+        if end is not None:
+            self.runs[of][2] = "failed" if end == "failed" else "ended"
+
+    def fire(self, of: bytes, n: int = 0) -> None:
+        """The time of the run's command `n` has come."""
+        place = self.record(JOIN, of, 1, Kind.TIMER)[:3]
+        self.fired.append([*place, of, 1, n, self.at_ms])
+        self._happened(place, of, "timer", str(n))
+
+    def signal(self, of: bytes, name: str = "approval") -> None:
+        place = self.record(JOIN, of, 0, Kind.SIGNAL)[:3]
+        number = f"s{len(self.sent)}"
+        self.sent.append([*place, of, number, name, self.at_ms])
+        self._happened(place, of, "signal", number, name)
+
+    def ran(self, of: bytes) -> None:
+        """A job whose run called two, slept, was signalled, and went the whole way."""
+        self.begin(of)
+        self.move(of, 2, 2)
+        self.end(of, 1)
+        self.end(of, 0)
+        self.move(of, 3, 0, (("", True), ("approval", False)))
+        self.signal(of)
+        self.fire(of)
+        self.move(of, 4, end="running")
+
+    def _run_step(
+        self, row: list[Any], first: int = 0, calls: int = 0, ended: bool = False
+    ) -> None:
+        self.run_steps.append([*row[:7], TAKE, first, calls, int(ended), row[12], 0])
+
+    def _happened(
+        self,
+        place: list[Any],
+        of: bytes,
+        kind: str,
+        ref: str = "",
+        detail: str = "",
+        what: Any = b"",
+    ) -> None:
+        self.events.append([of, 1, kind, ref, detail, what, *place[:3], None, self.at_ms])
 
     def effect(self, of: bytes, name: str = "work/mark", **fields: Any) -> list[Any]:
         values = {"status": "done", "idempotent": 1, "calls": 1, "unknown": 0, "over": 1}
@@ -188,7 +275,14 @@ class World:
         facts.add("kept_join", self.joins.values())
         facts.add("kept_arrival", self.kept)
         facts.add("letter", self.letters)
-        facts.add("timer", self.timers)
+        facts.add("timer", [[*each, None][:8] for each in self.timers])
+        facts.add("run_step", self.run_steps)
+        facts.add("awaited", self.awaited)
+        facts.add("began", self.began)
+        facts.add("fired", self.fired)
+        facts.add("sent", self.sent)
+        facts.add("kept_run", self.runs.values())
+        facts.add("kept_event", self.events)
         facts.add("row", self.rows.values())
         facts.add("history", self.history)
         facts.add("effect", self.effects)

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from schemas import headers as h
 from schemas.ids import child_id
-from streams.audit.join_wire import Arrived, Expected, read_join
+from streams.audit.join_wire import Arrived, Began, Expected, Fired, Sent, read_join
 from streams.audit.wire import Claim, Kind, pack, unpack
 from streams.joins.wire import Arrival, Cancel, Deadline, Reopen, read
 from streams.joins.wire import Expected as Expects
+from streams.orchestration import wire as runs
 from tests.unit.audit.test_audit_wire import ID, TOPIC_ID, Message
 
 _KEYS = st.sampled_from([ID.encode(), f"{ID}/2".encode(), None, b"order\xff", b"x"])
@@ -36,6 +37,9 @@ _HEADERS = st.lists(
         st.tuples(st.just(h.REDRIVE), st.just(b"run.join.dlq/0/1")),
         st.tuples(st.just(h.TIMER), st.just(b"deadline")),
         st.tuples(st.just(h.CANCEL), st.sampled_from([ID.encode(), b"\xff"])),
+        st.tuples(st.just(h.COMMAND), _NUMBERS),
+        st.tuples(st.just(h.RUN), st.just(b"refund")),
+        st.tuples(st.just(h.SENT), st.sampled_from([b"", b"5f", b"\xff"])),
     ),
     max_size=4,
 )
@@ -51,9 +55,17 @@ _VALUES = st.fixed_dictionaries(
         "deadlineMs": st.sampled_from([None, 0, 1_700_000_000_000, -1]),
         "keysOf": st.sampled_from([None, ID, 1]),
         "shielded": st.sampled_from([None, ID, 1]),
+        "firstChild": st.sampled_from([0, 100_000, 100_001, -1]),
+        "input": st.sampled_from([None, {"n": 1}]),
+        "signal": st.sampled_from([None, "approval", 1]),
+        "timeoutMs": st.sampled_from([None, 0, -1]),
+        "name": st.sampled_from(["approval", 1]),
+        "at": st.sampled_from(["2026-05-01T12:00:00+00:00", "soon", 1]),
     },
 )
 _WHOLE = {"stage": "merge", "forkedBy": "split", "first": 0, "expected": 50, "rule": "wait"}
+
+_RUN = {"stage": "refund", "firstChild": 2, "input": {"n": 1}, "signal": "approval", "timeoutMs": 5}
 
 
 @settings(max_examples=400)
@@ -61,6 +73,9 @@ _WHOLE = {"stage": "merge", "forkedBy": "split", "first": 0, "expected": 50, "ru
 @example(ID.encode(), [(h.HOP, b"3;17;run")], _WHOLE)
 @example(ID.encode(), [(h.ARRIVAL, b"3;done;7")], _WHOLE)
 @example(ID.encode(), [(h.TIMER, b"deadline"), (h.SEQ, b"3"), (h.FLOW, b"run")], _WHOLE)
+@example(ID.encode(), [(h.TIMER, b"run"), (h.HOP, b"3;17;run"), (h.COMMAND, b"0")], _WHOLE)
+@example(ID.encode(), [(h.HOP, b"3;17;run"), (h.RUN, b"refund")], _RUN)
+@example(ID.encode(), [(h.SENT, b"5f")], {"name": "approval", "at": "2026-05-01T12:00:00+00:00"})
 def test_a_record_is_what_the_join_agent_takes_it_for(
     key: bytes | None, headers: list[tuple[str, Any]], value: dict[str, Any]
 ) -> None:
@@ -90,6 +105,12 @@ def test_a_record_is_what_the_join_agent_takes_it_for(
             assert mine == (pack((key or b"").decode()), seq, Kind.CANCEL)
         case Reopen(seq=seq):
             assert mine == (pack((key or b"").decode()), seq, Kind.REDRIVE)
+        case runs.Began(seq=seq, what=begins):
+            assert mine == Began(pack((key or b"").decode()), seq, begins.stage)
+        case runs.Fired(seq=seq, n=n):
+            assert mine == Fired(pack((key or b"").decode()), seq, n)
+        case runs.Sent(id=id, name=name):
+            assert mine == Sent(pack((key or b"").decode()), id, name)
         case _:
             assert isinstance(mine, Claim)
             assert mine.kind is Kind.UNUSABLE

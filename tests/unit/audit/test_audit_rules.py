@@ -25,6 +25,7 @@ from tests.unit.audit.made_up import (
     child,
     job,
 )
+from tests.unit.audit.test_audit_run_rules import FAULTS as RUN_FAULTS
 
 J = job(1)
 NEW = job(77)
@@ -637,7 +638,7 @@ def test_since_asks_for_nothing_older() -> None:
 
 
 def test_every_rule_and_every_horizon_is_declared() -> None:
-    raised = {rule for rule, _, _ in FAULTS} | {"gap", "topic_truncated"}
+    raised = {rule for rule, _, _ in (*FAULTS, *RUN_FAULTS)} | {"gap", "topic_truncated"}
     # Those of reading, not of SQL: integration tests raise them.
     assert {r.name for r in RULES} - raised == {"unreadable_state", "position_unreadable"}
     assert set(HORIZON) <= set(_STEPS)

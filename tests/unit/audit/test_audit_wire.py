@@ -16,6 +16,8 @@ from schemas.ids import is_job_id
 from schemas.state import JobState
 from streams.audit.states import quick_state, slow_state
 from streams.audit.wire import Kind, forked_by, identify, pack, read_timer, unpack
+from streams.orchestration.execution import describe
+from streams.orchestration.run import Command
 from streams.runtime.delivery import Delivery
 from streams.runtime.tracker import Tracker
 from streams.state.fold import Rejected, StateRecord
@@ -125,8 +127,11 @@ def test_a_returned_timer_is_told_from_a_hand_off() -> None:
 def test_a_timer_is_read_and_what_is_none_is_not() -> None:
     headers = [("handoff_due", b"1700000000000"), ("handoff_return", b"run.work"), (h.SEQ, b"3")]
     assert read_timer(Message(ID.encode(), b"{}", headers)) == (
-        (pack(ID), 3, 1_700_000_000_000, "run.work")
+        (pack(ID), 3, 1_700_000_000_000, "run.work", None)
     )
+    of_a_run = read_timer(Message(ID.encode(), b"{}", [*headers, (h.COMMAND, b"4")]))
+    assert of_a_run is not None
+    assert of_a_run.command == 4
     for n in range(len(headers)):
         assert read_timer(Message(ID.encode(), b"{}", headers[:n] + headers[n + 1 :])) is None
     assert read_timer(Message(b"x", b"{}", headers)) is None
@@ -196,6 +201,19 @@ _STATE = st.fixed_dictionaries(
                 optional={"digest": st.one_of(_TEXT, st.none())},
             ),
         ),
+        "run": st.one_of(
+            st.none(),
+            st.just({}),
+            st.fixed_dictionaries(
+                {"stage": _TEXT, "first": st.sampled_from([0, 7, -1, "1", 2**31])},
+                optional={
+                    "calls": st.sampled_from([[], ["score"], [1], None, "score"]),
+                    "waits": st.sampled_from([[], ["sleep until 2026-05-01T12:00:00Z"], [3]]),
+                    "ended": st.sampled_from([True, False, 1, None]),
+                    "digest": st.one_of(_TEXT, st.none()),
+                },
+            ),
+        ),
         "usage": st.one_of(st.none(), st.dictionaries(_TEXT, _JSON, max_size=2), st.just([])),
         "error": st.one_of(
             st.none(), st.fixed_dictionaries({"kind": _TEXT, "message": _TEXT}), st.just({})
@@ -244,6 +262,17 @@ def test_the_usual_state_needs_no_second_reading(job: str) -> None:
         {
             "traceId": job,
             "fork": {"join": "merge", "first": 3, "expected": 50, "digest": "ab"},
+            "run": {
+                "stage": "refund",
+                "first": 2,
+                "calls": ["score", "book"],
+                "waits": [
+                    describe(Command(0, kind, name, due_us))
+                    for kind in ("sleep", "signal")
+                    for name in ["" if kind == "sleep" else "approval until noon"]
+                    for due_us in (None, 1_777_636_800_000_000)
+                ],
+            },
             "flow": "run",
             "stage": "work",
             "status": "failed",
@@ -268,6 +297,8 @@ def test_the_usual_state_needs_no_second_reading(job: str) -> None:
     quick = quick_state(job.encode(), value)
     assert quick is not None
     assert quick.fork == ("merge", 3, 50)
+    waits = (("", False), ("", True), ("approval until noon", False), ("approval until noon", True))
+    assert quick.run == ("refund", 2, 2, waits, False)
     assert quick.consumed == (str(TOPIC_ID), 1, 9)
     record = StateRecord("s", TOPIC_ID, 0, 0, 1, job.encode(), value)
     assert slow_state(record, value) == quick

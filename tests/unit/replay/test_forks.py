@@ -4,6 +4,7 @@ was not compared."""
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schemas import headers as h
 from schemas.state import JOIN, Forked, JobError, Status
-from streams import BadRecord, BadWorld, Context, Done, Emit, Flow, Fork, Joined, stage
+from streams import (
+    BadRecord,
+    BadWorld,
+    Context,
+    Done,
+    Emit,
+    Flow,
+    Fork,
+    Joined,
+    Run,
+    Wait,
+    orchestrator,
+    stage,
+)
 from streams.joins import BranchRow, JoinRef
 from streams.replay.branches import KeptBranches
 from streams.replay.bundle import bundle_of, read_bundle, write_bundle
@@ -26,6 +41,7 @@ from streams.replay.paths import parse_path
 from streams.replay.verdict import Came, Judged, Verdict, judge_case
 from streams.runtime.delivery import Target
 from streams.runtime.forks import Child, Split
+from streams.signals import Signal
 from tests.unit.replay.made import SETTINGS, Note, case, job, judged
 
 V = Verdict
@@ -208,3 +224,82 @@ def test_a_file_keeps_forks_and_results_and_hides_what_it_was_told_to(tmp_path: 
         {"kind": "rejected", "message": ""},
         {"n": 4},
     ]
+
+
+@stage("ask", emits="keep", waits=("approval", "refusal"))
+def ask(note: Note, job: Context) -> Wait | Emit:
+    if job.signal is None:
+        return Wait("refusal" if note.n else "approval")
+    return Emit("keep", Note(n=note.n, text=str(job.signal.value)))
+
+
+@orchestrator("lead", emits="keep")
+async def lead(note: Note, run: Run) -> Emit:
+    return Emit("keep", await run.call("keep", note, returns=Note))
+
+
+waiting = Flow("notes", (*flow.stages, ask, lead), sinks=flow.sinks)
+
+
+def began(n: int, stage_: str, begun: tuple[str, ...] | None) -> Case:
+    return replace(case(n, stage=stage_, **FORKED), begun=begun)
+
+
+@pytest.mark.parametrize(
+    ("given_", "verdict", "kind"),
+    [
+        (began(0, "ask", ("signal approval",)), V.SAME, ""),
+        (
+            began(1, "ask", ("signal approval",)),
+            V.CHANGED,
+            "run.waits: signal approval → signal refusal",
+        ),
+        (began(0, "ask", None), V.UNKNOWN, "what it began is not kept any more"),
+        (
+            replace(began(0, "ask", None), fork=Forked(join="merge", first=0, expected=2)),
+            V.CHANGED,
+            "fork.join: merge → nothing",
+        ),
+        (
+            began(2, "read", ("signal approval",)),
+            V.CHANGED,
+            "run.waits: signal approval → nothing",
+        ),
+        (began(3, "lead", ()), V.SAME, ""),
+        (began(3, "lead", ("signal approval",)), V.CHANGED, "run.waits: signal approval → nothing"),
+    ],
+)
+def test_what_began_a_wait_or_a_run_must_begin_the_same(
+    given_: Case, verdict: Verdict, kind: str
+) -> None:
+    (found,) = judged(waiting, given_)
+    assert (found.verdict, found.kind) == (verdict, kind)
+    assert found.split is None
+    bundle = bundle_of(job(0), waiting, [given_], SETTINGS)
+    assert orjson.loads(write_bundle(bundle))["steps"][0].get("begun") == (
+        None if given_.begun is None else list(given_.begun)
+    )
+
+
+def test_the_signal_that_a_stage_got_is_in_its_record() -> None:
+    done = case(0, stage="ask", seq=4, data='{"n":0,"text":"True"}')
+    assert done.record is not None
+    signal = Signal("approval", value=True, by="ann").to_json()
+    headers = ((h.SIGNAL, signal), *done.record.headers_)
+    given_ = replace(done, record=replace(done.record, headers_=headers))
+    (found,) = judged(waiting, given_)
+    assert found.verdict is V.SAME
+
+
+def test_what_a_signal_said_is_redacted_by_its_path() -> None:
+    done = case(0, stage="ask", seq=4, data='{"n":0,"text":"True"}')
+    assert done.record is not None
+    signal = Signal("approval", value={"card": "4711"}, by="ann").to_json()
+    given_ = replace(done, record=replace(done.record, headers_=((h.SIGNAL, signal),)))
+    file = write_bundle(
+        bundle_of(job(0), waiting, [given_], SETTINGS, [parse_path("signal.value")])
+    )
+    headers = orjson.loads(file)["steps"][0]["record"]["headers"]
+    told = Signal.from_json(b64decode(headers[0][1]))
+    assert (told.name, told.by) == ("approval", "ann")
+    assert "4711" not in str(told.value)

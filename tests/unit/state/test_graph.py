@@ -28,7 +28,7 @@ from streams.state.graph import (
     differences,
     shares,
 )
-from tests.support import flows, forking
+from tests.support import flows, forking, refunds
 
 README = Path(__file__).parents[3] / "README.md"
 
@@ -88,6 +88,45 @@ def test_a_flow_that_forks_declares_where_branches_go_and_where_they_join() -> N
     chart = mermaid(found, found.edges, {})
     assert 'stage_split ==>|"forking.part"| stage_part' in chart
     assert 'stage_join -->|"forking.gather"| stage_gather' in chart
+
+
+def test_an_orchestration_is_drawn_by_its_calls_and_goes_on_at_the_join_agent() -> None:
+    found = declared(refunds.flow)
+    marks = {**dict.fromkeys(found.calls, " (call)"), **dict.fromkeys(found.resumed, " (resumed)")}
+    assert [f"{e}{marks.get(e, '')}" for e in found.edges] == [
+        "(submit) → refund",
+        "refund → score (call)",
+        "refund → restock (call)",
+        "refund → book (call)",
+        "refund → undo (call)",
+        "refund → join",
+        "score → join",
+        "restock → join",
+        "book → join",
+        "undo → join",
+        "ask → done",
+        "ask → join",
+        "join → done",
+        "join → ask (resumed)",
+    ]
+    chart = mermaid(found, found.edges, {})
+    assert 'stage_refund ==>|"refunds.score"| stage_score' in chart
+
+
+def test_calls_that_were_not_needed_and_stages_that_did_not_wait_are_no_dead_edges() -> None:
+    graph = declared(refunds.flow)
+    seen = {
+        Edge(SUBMIT, "refund"): Traffic(jobs=40),
+        Edge("refund", "score"): Traffic(jobs=40),
+        Edge("refund", "join"): Traffic(jobs=40),
+        Edge("score", "join"): Traffic(jobs=40),
+        Edge("join", "done"): Traffic(jobs=40),
+        Edge("join", DEAD_LETTERS): Traffic(jobs=1),
+    }
+    assert differences(graph, seen) == []
+    assert Edge("refund", "score") not in shares(graph, seen)
+    strange = {**seen, Edge("refund", "ask"): Traffic(jobs=1)}
+    assert [d.kind for d in differences(graph, strange)] == [Kind.UNDECLARED]
 
 
 class Note(BaseModel):
