@@ -21,6 +21,8 @@ from streams.kafka import Record
 
 _ENDS: Final = {b"done": "done", b"failed": "failed", b"cancelled": "cancelled"}
 _RULES: Final = ("wait", "fail", "errors")
+#: Ten years: no wait is longer.
+_MAX_WAIT_MS: Final = 3_652 * 86_400_000
 _MAX_SEQ: Final = 2**31 - 2
 _MAX_BRANCHES: Final = 10_000
 _DIGITS: Final = 16
@@ -156,14 +158,15 @@ def _began(parent: str, seq: int, value: bytes) -> Began | None:
     try:
         what: Any = orjson.loads(value)
         stage, first, _ = what["stage"], what["firstChild"], what["input"]
-        signal, timeout, keys = (what.get(k) for k in ("signal", "timeoutMs", "keysOf"))
+        texts = [what.get(name) for name in ("signal", "keysOf", "shielded")]
+        timeout = what.get("timeoutMs")
     except (orjson.JSONDecodeError, AttributeError, KeyError, TypeError):
         return None
     if type(stage) is not str or not _within(first, MAX_CHILDREN):
         return None
-    if type(signal) not in (str, type(None)) or type(keys) not in (str, type(None)):
+    if any(t is not None and (type(t) is not str or "\0" in t) for t in [*texts, stage]):
         return None
-    if not (timeout is None or _within(timeout, 2**63 - 1)):
+    if not (timeout is None or _within(timeout, _MAX_WAIT_MS)):
         return None
     return Began(pack(parent), seq, stage)
 

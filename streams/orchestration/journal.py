@@ -116,10 +116,11 @@ class Player:
         journal.seen = new[-1].position
         if journal.status == "ended":
             return
-        if journal.status != "open":
+        stood = journal.status != "open"
+        if stood:
             new = self._reopened(journal, new)
         if new:
-            self._run(journal, new)
+            self._run(journal, new, back=new[0] if stood else None)
 
     @staticmethod
     def _reopened(journal: Journal, new: Sequence[Happened]) -> Sequence[Happened]:
@@ -130,7 +131,8 @@ class Player:
                 return new[n:]
         return ()
 
-    def _run(self, journal: Journal, new: Sequence[Happened]) -> None:
+    def _run(self, journal: Journal, new: Sequence[Happened], back: Happened | None) -> None:
+        """Play it. That it is brought `back` is a step of the job, whatever follows."""
         run = self._begin(journal)
         if isinstance(run, End):
             self._follow(journal, new[0], (), run)
@@ -143,7 +145,7 @@ class Player:
             for each in new:
                 run.feed(each.event)
                 commands = run.commands[len(journal.asked) :]
-                if commands or run.end is not None:
+                if commands or run.end is not None or each is back:
                     self._follow(journal, each, commands, run.end)
                 if journal.status != "open":
                     break

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from schemas.state import Status
 from streams.errors import BadRecord
 from streams.joins.book import Cancelled, Incoming
-from streams.joins.wire import Arrival, JoinRecord, Reopen
+from streams.joins.wire import Arrival, Cancel, JoinRecord, Reopen
 from streams.orchestration.execution import Event
 from streams.orchestration.journal import Happened, Journal, Player, RunTurn, turns
 from streams.orchestration.rows import event_of

@@ -191,7 +191,8 @@ WHERE e.at >= p.start AND NOT CASE e.kind
     WHEN 'call' THEN EXISTS (
         SELECT 1 FROM arrival AS a
         WHERE a.topic = e.topic AND a.part = e.part AND a.at = e.at AND a.parent = e.job AND a.n = CAST(e.ref AS INTEGER)
-          AND a.status = e.detail AND a.content = e.content)
+          -- Perhaps 'cancelled with its run'.
+          AND (a.status = e.detail OR e.detail LIKE a.status || ' %') AND a.content = e.content)
     ELSE EXISTS (
         SELECT 1 FROM record AS r INDEXED BY record_by_step
         WHERE r.job = e.job AND r.topic = e.topic AND r.part = e.part AND r.at = e.at) END;

@@ -80,5 +80,5 @@ def test_a_cancel_with_an_ancestor_does_not_close_a_shielded_jobs_join() -> None
         shelf = Shelf()
         order = Cancelled(ordered, "told")
         shelf.write([Incoming(call, (0, 0), Expected(1, 5, what))])
-        shelf.write([Incoming(call, (0, 1), Cancel(1, ordered, b""), order)])
+        shelf.write([Incoming(call, (0, 1), Cancel(1, ordered, b""), cancelled=order)])
         assert shelf.joins[call, 1].status == status

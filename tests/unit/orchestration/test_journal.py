@@ -307,3 +307,24 @@ def test_what_is_let_go_is_freed_at_once(batches: int, monkeypatch: pytest.Monke
         assert len(freed) == len(began)
     finally:
         gc.enable()
+
+
+def test_a_run_that_is_brought_back_and_waits_again_has_made_a_step() -> None:
+    async def hasty(_: Order, run: Run) -> Emit:
+        a, b = run.call("a", Order(n=1)), run.call("b", Order(n=2))
+        await run.first_of(a, b)
+        raise ValueError("too hasty")
+
+    async def patient(_: Order, run: Run) -> Emit:
+        a, b = run.call("a", Order(n=1)), run.call("b", Order(n=2))
+        await run.gather(a, b)
+        return Emit("done", Order(n=3))
+
+    book = Book(hasty)
+    book.tell(START)
+    (failed,) = book.tell(done(2))
+    book.release(patient)
+    back, over = book.tell(redrive(failed.seq), done(3))
+    assert (back.seq, back.end, back.asked) == (failed.seq + 1, None, [])
+    assert over.end is not None
+    assert (over.seq, over.end.to) == (back.seq + 1, "done")
