@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
     `start`; `call` (the child's number; `detail` is how it ended, `value` its result or error);
     `timer` (the command's number); `signal` (its id; `detail` is its name, `value` a `Signal` as
-    JSON); `cancel` (`value`: by whom and why); `redrive`.
+    JSON); `cancel` (its record; `value`: by whom and why); `redrive`.
     """
 
     kind: str
@@ -104,8 +104,9 @@ class Execution:
         self._function, self._model = function, model
         self._run: Coroutine[Any, Any, Any] | None = None
         self._order = 0
-        #: Of the signals and the cancel that were taken: as the how-manieth events they came.
-        self.taken: set[int] = set()
+        #: Of signals that were taken, and of cancels: as the how-manieth events they came.
+        self._taken: set[int] = set()
+        self._cancels: set[int] = set()
         self._over: dict[int, Came] = {}
         self._by_child: dict[int, Command] = {}
         self._signals: defaultdict[str, deque[Came]] = defaultdict(deque)
@@ -151,10 +152,11 @@ class Execution:
             case "signal":
                 signal = Signal.from_json(event.value)
                 self._signals[event.detail].append(Came(self._order, signal))
-            case "cancel" if self._cancel is None:
-                self.taken.add(self._order)
+            case "cancel":
+                self._cancels.add(self._order)
                 told = orjson.loads(event.value or b"{}")
-                self._cancel = RunCancelled(told.get("by", "?"), told.get("reason", ""))
+                its = RunCancelled(told.get("by", "?"), told.get("reason", ""))
+                self._cancel = self._cancel or its
 
     def _end_of_call(self, command: Command, event: Event) -> Came:
         status = Status(event.detail)
@@ -298,8 +300,14 @@ class Execution:
         assert came is not None, "only what is over is taken"
         if command.kind == SIGNAL and came is not self._over.get(command.n):
             self._signals[command.name].popleft()
-            self.taken.add(came.order)
+            self._taken.add(came.order)
         return came
+
+    @property
+    def taken(self) -> set[int]:
+        """Of the signals, and if it was cancelled the cancels, that it has used up: as the
+        how-manieth events they came."""
+        return self._taken | self._cancels if self.cancelled else self._taken
 
     @property
     def next_child(self) -> int:
