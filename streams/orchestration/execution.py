@@ -48,8 +48,8 @@ class Event(NamedTuple):
 
     `start`; `call` (the child's number; `detail` is how it ended, `value` its result or error);
     `timer` (the command's number); `signal` (its id; `detail` is its name, `value` a `Signal` as
-    JSON); `cancel` (`value`: `by` whom and the `reason`, JSON); `redrive`. A call that was
-    cancelled with its run, which need not have heard of it yet, ends as `WITH_ITS_RUN`.
+    JSON); `cancel` (its record; `value`: `by` whom and the `reason`, JSON); `redrive`. A call that
+    was cancelled with its run, which need not have heard of it yet, ends as `WITH_ITS_RUN`.
     """
 
     kind: str
@@ -108,8 +108,9 @@ class Execution:
         self._function, self._model = function, model
         self._run: Coroutine[Any, Any, Any] | None = None
         self._order = 0
-        #: Of the signals and the cancel that were taken: as the how-manieth events they came.
-        self.taken: set[int] = set()
+        #: Of signals that were taken, and of cancels: as the how-manieth events they came.
+        self._taken: set[int] = set()
+        self._cancels: set[int] = set()
         self._over: dict[int, Came] = {}
         self._by_child: dict[int, Command] = {}
         self._signals: defaultdict[str, deque[Came]] = defaultdict(deque)
@@ -159,9 +160,9 @@ class Execution:
             case "signal":
                 signal = Signal.from_json(event.value)
                 self._signals[event.detail].append(Came(self._order, signal))
-            case "cancel" if self._cancel is None:
-                self.taken.add(self._order)
-                self._cancel = _cancel(event.value)
+            case "cancel":
+                self._cancels.add(self._order)
+                self._cancel = self._cancel or _cancel(event.value)
 
     def _end_of_call(self, command: Command, event: Event) -> Came:
         if event.detail == Status.DONE:
@@ -302,8 +303,14 @@ class Execution:
         assert came is not None, "only what is over is taken"
         if command.kind == SIGNAL and came is not self._over.get(command.n):
             self._signals[command.name].popleft()
-            self.taken.add(came.order)
+            self._taken.add(came.order)
         return came
+
+    @property
+    def taken(self) -> set[int]:
+        """Of the signals, and if it was cancelled the cancels, that it has used up: as the
+        how-manieth events they came."""
+        return self._taken | self._cancels if self.cancelled else self._taken
 
     @property
     def next_child(self) -> int:

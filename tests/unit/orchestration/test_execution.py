@@ -272,6 +272,17 @@ def test_a_cancel_before_the_beginning_and_one_after_the_end() -> None:
     assert after.cancel().said == "whole"
 
 
+def test_a_cancel_that_a_run_was_not_reached_by_is_left_and_two_are_one() -> None:
+    async def quick(_: Order, run: Run) -> None:
+        await run.signal("go")
+
+    stand = Stand(quick).signal("go").cancel().start()
+    assert stand.end.status is Status.DONE
+    assert stand.run.taken == {1}
+    twice = Stand(compensating).start().cancel().cancel()
+    assert twice.run.taken == {2, 3}
+
+
 def test_a_run_may_end_otherwise_than_as_cancelled_and_is_cancelled_once() -> None:
     async def stubborn(_: Order, run: Run) -> Said:
         try:
