@@ -222,10 +222,10 @@ class Book:
                 for join in joins:
                     join.reopen(place, seq)
             case Cancel(seq=seq):
-                # Not what was forked or reopened since: who reads this again must close nothing by
+                # The wait that it names, no other: who reads this again must close nothing by
                 # it that it did not close before. Without an open join nothing waits here.
                 for join in joins:
-                    if cancelled is not None and join.step <= seq:
+                    if cancelled is not None and join.step == seq:
                         join.cancel(place, cancelled)
 
     def _open(self, parent: str, seq: int) -> None:

@@ -213,6 +213,7 @@ def _opened(parent: str, record: Began) -> Journal:
         first_child=what.first_child,
         born_us=record.born_us,
         keys_of=what.keys_of,
+        shielded=what.shielded,
         step=record.seq,
         calls=0,
         seen=0,

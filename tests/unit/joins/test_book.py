@@ -64,7 +64,7 @@ def test_a_fork_whose_branches_are_all_done_is_joined_whatever_the_order(log: Lo
 @settings(max_examples=200, deadline=None)
 def test_a_fork_whose_job_is_cancelled_waits_no_more(log: Log) -> None:
     _, shelf = calmly(log)
-    for parent, _, record, _ in log.records:
+    for parent, _, record, *_ in log.records:
         if isinstance(record, Cancel):
             join = shelf.joins[parent, record.seq]
             # Unless an operator brought it back: that is another step, and another wake.
