@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from streams import Context, Done, Reject
 from streams.testing import Played, RecordedEffects, job_context, play
 from tests.unit.agents.mails import mail, sample
 
+README = Path(__file__).parents[3] / "README.md"
 GOLDEN = Path(__file__).parents[2] / "golden" / "cases"
 TYPES: list[type[BaseModel]] = [Slip, Receipt, Closed]
 SPAM = next(Mail(**row) for row in sample() if row["label"] == "spam")
@@ -113,3 +116,15 @@ def test_a_golden_file_reads_and_writes_as_ever(model: type[BaseModel]) -> None:
 
 def reasons(run: Played) -> list[str]:
     return [slip.reason for _, slip in run.called if isinstance(slip, Slip)]
+
+
+def test_the_readme_shows_the_case_as_it_is() -> None:
+    _, _, rest = README.read_text(encoding="utf-8").partition("<!-- case:begin -->\n```python\n")
+    code, end, _ = rest.partition("```\n<!-- case:end -->")
+    assert end, "README.md has no block between the case markers"
+    function = case.orchestrates
+    assert function is not None
+    shown, mine = ast.parse(code).body[0], ast.parse(inspect.getsource(function)).body[0]
+    assert isinstance(mine, ast.AsyncFunctionDef)
+    mine.body = mine.body[1:]  # its docstring
+    assert ast.dump(shown) == ast.dump(mine)
