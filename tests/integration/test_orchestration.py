@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 
 from schemas.state import Status
+from streams.audit import Options, audited
 from streams.client import Client
 from streams.config import Settings
+from tests.support.audits import project
+from tests.support.commands import Command
 from tests.support.judge import assert_no_step_twice, doubles
 from tests.support.refunds import Order, Refund, flow
 from tests.support.rig import Rig
@@ -84,14 +87,7 @@ def test_a_stage_waits_and_a_signal_may_come_first(rig: Rig) -> None:
     rig.worker(app=APP)
     ids = [f"{n:032x}" for n in (7, 8, 9)]
     signal(rig, ids[:1], "early")
-    put = [(ids[0], 0, Order(n=7)), (ids[1], 0, Order(n=8)), (ids[2], 0, Order(n=9, patience_s=1))]
-
-    async def submit() -> None:
-        async with Client(rig.settings) as client:
-            for job_id, _, order in put:
-                await client.submit(flow, order, job_id, stage="ask")
-
-    asyncio.run(submit())
+    rig.submit([Order(n=7), Order(n=8), Order(n=9, patience_s=1)], ids, stage="ask")
     rig.wait_results(2)
     signal(rig, ids[1:2], {"ok": True})
     rig.wait_results(3)
@@ -108,3 +104,41 @@ def test_a_stage_waits_and_a_signal_may_come_first(rig: Rig) -> None:
     assert steps(rig, ids[0])[1:] == [(2, "join", Status.RUNNING), (3, "ask", Status.DONE)]
     # Once, though the handler ran twice.
     assert doubles(rig.target.calls) == {}
+
+
+def test_a_cancelled_run_is_told_and_undoes_what_it_did(settings: Settings, tmp_path: Path) -> None:
+    """While it waits for a person, and while one of a pair of calls is at work; a stage's wait."""
+    with Rig(settings, tmp_path, flow, cancel_grace_s=0.2) as rig:
+        rig.worker(app=APP)
+        risky, pair, plain = rig.submit(
+            [Order(n=0, amount=90), Order(n=1, gate="shut"), Order(n=2)]
+        )
+        (wait,) = rig.submit([Order(n=3)], stage="ask")
+        rig.wait(lambda: rig.target.waiting("shut") == 1, "a call is at work")
+        rig.wait(lambda: len(steps(rig, f"{pair}/1")) == 1, "the other call is over")
+        rig.wait(
+            lambda: (
+                {j["parent"] for j in rig.sql("SELECT parent FROM runs WHERE waits <> '{}'")}
+                == {risky, pair, wait}
+            ),
+            "three wait",
+        )
+        rig.wait_results(1)
+        done = Command(rig.settings, tmp_path)(
+            "jobs", "cancel", risky, pair, wait, "--by", "eve", "--reason", "no more", "--wait"
+        )
+        assert done.returncode == 0, done.stderr
+        for job in (risky, pair, wait):
+            assert steps(rig, job)[-1][1:] == ("join", Status.CANCELLED)
+        said = {s.trace_id: s.error.message for s in rig.states() if s.error is not None}
+        assert said[risky] == "cancelled by eve: no more"
+        # The call that was at work is cut off; the one that was done is undone, in spite of it all.
+        assert steps(rig, f"{pair}/2") == [(1, "book", Status.CANCELLED)]
+        assert steps(rig, f"{pair}/3") == [(1, "undo", Status.DONE)]
+        assert set(settled(rig)) == {plain}
+        assert rig.dead_letters("join") == []
+        assert doubles(rig.target.calls) == {}
+        assert_no_step_twice(rig)
+        project(rig)
+        with audited(rig.settings, Options()) as verdict:
+            assert verdict.clean, [*verdict.findings()]

@@ -24,6 +24,7 @@ from streams import (
     orchestrator,
     stage,
 )
+from tests.support import target
 from tests.support.flows import mark
 
 
@@ -34,6 +35,8 @@ class Order(BaseModel):
     nap_s: float = 0.0
     #: `book` fails: what was restocked is undone.
     bad_book: bool = False
+    #: `book` waits until the test opens this gate.
+    gate: str = ""
     #: How long an approval may take.
     patience_s: float = 600.0
 
@@ -72,6 +75,8 @@ async def book(order: Order, job: Context) -> Done | Reject:
     """Books the money."""
     if order.bad_book:
         return Reject("the books are closed")
+    if order.gate:
+        await target.pass_gate(order.gate)
     await job.effect("book", mark, order.n, "", idempotent=True)
     return Done(Entry(n=order.n, by=job.trace_id))
 

@@ -120,14 +120,16 @@ class Rig:
 
     # -- writing -------------------------------------------------------------------------------
 
-    def submit(self, jobs: Sequence[Job], ids: Sequence[str] | None = None) -> list[str]:
+    def submit(
+        self, jobs: Sequence[Any], ids: Sequence[str] | None = None, stage: str | None = None
+    ) -> list[str]:
         """Submit through the client, as any program does; the ids."""
         wanted = list(ids) if ids is not None else [job_id(j.n) for j in jobs]
 
         async def send() -> None:
             items = [(i, j.model_dump_json().encode()) for i, j in zip(wanted, jobs, strict=True)]
             async with Client(self.settings) as client:
-                async for _ in client.submit_many(self.flow, items):
+                async for _ in client.submit_many(self.flow, items, stage):
                     pass
 
         asyncio.run(send())
