@@ -36,7 +36,7 @@ from streams.runtime.health_server import HealthServer
 from streams.runtime.join_service import JoinService
 from streams.runtime.journal import Journal
 from streams.runtime.limit_service import LimitedService
-from streams.runtime.services import AgentService, StageService
+from streams.runtime.services import AgentService, Shared, StageService
 from streams.runtime.state_services import ProjectorService, TracerService
 from streams.runtime.telemetry import Doubts, lag
 from streams.runtime.timer_service import TimerService
@@ -159,11 +159,13 @@ class Parts:
         return services
 
     def _consumer(self, flow: Flow, name: str) -> StageService:
-        shared = self.settings, self._worker, self._pool, self._ledger, self._journal, self._control
+        shared = Shared(
+            self.settings, self._worker, self._pool, self._ledger, self._journal, self._control
+        )
         if name == JOIN and flow.has_join:
-            return JoinService(flow, *shared)
+            return JoinService(flow, shared)
         stage = flow.stage(name)
-        return (LimitedService if stage.limits else StageService)(flow, stage, *shared)
+        return (LimitedService if stage.limits else StageService)(flow, stage, shared)
 
     def connect(self, name: str, channel: TopicChannel) -> None:
         self._channels[name] = channel

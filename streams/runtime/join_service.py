@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from streams.config import Settings
-from streams.context import EffectRunner
-from streams.control import ControlReader
 from streams.flow import Flow
 from streams.joins.book import Incoming, Turn
 from streams.kafka import TopicFacts
 from streams.orchestration import Orchestration, orchestration_of
 from streams.orchestration.journal import Player, RunTurn
-from streams.postgres import Pool
 from streams.runtime.join_loop import JoinLoop, join_stage
 from streams.runtime.join_rows import AgentRows
-from streams.runtime.journal import Journal
-from streams.runtime.services import Fail, Loop, LoopParts, Put, StageService
+from streams.runtime.services import Fail, Loop, LoopParts, Put, Shared, StageService
 from streams.runtime.side_loop import SideLoop
 
 
 class JoinService(StageService):
     """The join agent of a flow that forks: a stage without a handler."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        settings: Settings,
-        worker: str,
-        pool: Pool,
-        effects: EffectRunner,
-        journal: Journal,
-        control: ControlReader,
-    ) -> None:
-        super().__init__(flow, join_stage(flow), settings, worker, pool, effects, journal, control)
-        self._side = SideLoop(f"join {flow.name}", settings)
+    def __init__(self, flow: Flow, shared: Shared) -> None:
+        super().__init__(flow, join_stage(flow), shared)
+        self._side = SideLoop(f"join {flow.name}", shared.settings)
 
     async def start(self, facts: TopicFacts, put: Put, fail: Fail) -> None:
         await self._side.start()

@@ -9,17 +9,12 @@ from typing import Any, Final
 
 import structlog
 
-from streams.config import Settings
-from streams.context import EffectRunner
-from streams.control import ControlReader
 from streams.errors import BadWorld
 from streams.flow import Flow, Stage
 from streams.kafka import TopicFacts
 from streams.limits.gate import Gate
 from streams.limits.rows import Answer, LimitRows, Question
-from streams.postgres import Pool
-from streams.runtime.journal import Journal
-from streams.runtime.services import Fail, Loop, LoopParts, Put, StageService
+from streams.runtime.services import Fail, Loop, LoopParts, Put, Shared, StageService
 from streams.runtime.side_loop import SideLoop
 from streams.runtime.stage_loop import StageLoop
 from streams.runtime.telemetry import limits
@@ -37,24 +32,14 @@ class LimitedService(StageService):
     """A stage with limits. It asks Postgres from an event loop of its own: how exactly a start can
     be timed depends on how long an answer takes."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        stage: Stage[Any, Any],
-        settings: Settings,
-        worker: str,
-        pool: Pool,
-        effects: EffectRunner,
-        journal: Journal,
-        control: ControlReader,
-    ) -> None:
-        super().__init__(flow, stage, settings, worker, pool, effects, journal, control)
-        self._side = SideLoop(f"limits {stage.name}", settings)
+    def __init__(self, flow: Flow, stage: Stage[Any, Any], shared: Shared) -> None:
+        super().__init__(flow, stage, shared)
+        self._side = SideLoop(f"limits {stage.name}", shared.settings)
         self._rows = LimitRows(
             self._side.pool,
-            settings,
+            shared.settings,
             stage.limits,
-            f"{settings.prefix}{flow.name}.{stage.name}.{worker}",
+            f"{shared.settings.prefix}{flow.name}.{stage.name}.{shared.worker}",
         )
         self._limits: Gate | None = None
         self._tidying: asyncio.Task[None] | None = None

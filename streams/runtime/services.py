@@ -101,24 +101,27 @@ class LoopParts:
     fail: Fail
 
 
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all stages of a worker have in common."""
+
+    settings: Settings
+    #: Slot and incarnation.
+    worker: str
+    pool: Pool
+    effects: EffectRunner
+    journal: Journal
+    control: ControlReader
+
+
 class StageService:
     """One stage in one worker."""
 
-    def __init__(
-        self,
-        flow: Flow,
-        stage: Stage[Any, Any],
-        settings: Settings,
-        worker: str,
-        pool: Pool,
-        effects: EffectRunner,
-        journal: Journal,
-        control: ControlReader,
-    ) -> None:
-        self._control = control
+    def __init__(self, flow: Flow, stage: Stage[Any, Any], shared: Shared) -> None:
+        settings = shared.settings
         self._flow, self._stage, self._settings = flow, stage, settings
-        self._worker, self._pool, self._effects = worker, pool, effects
-        self._journal = journal
+        self._worker, self._pool, self._effects = shared.worker, shared.pool, shared.effects
+        self._journal, self._control = shared.journal, shared.control
         self.name = stage.name
         self.topic = settings.names.stage_topic(flow.name, stage.name)
         self.group = settings.names.stage_group(flow.name, stage.name)
