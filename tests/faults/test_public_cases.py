@@ -113,7 +113,7 @@ def test_case_08_a_stop_ends_within_its_bound_when_the_database_does_not_answer(
     port = int(str(conninfo_to_dict(settings.database_url)["port"]))
     with Proxy(port) as proxy, Rig(settings, tmp_path, grace_s=1.0) as rig:
         url = make_conninfo(settings.database_url, host="127.0.0.1", port=proxy.port)
-        worker = rig.worker(database_url=url, database_timeout_s=2.0, commit_timeout_s=4.0)
+        worker = rig.worker(database_url=url, database_timeout_s=2.0)
         ids = rig.submit([Job(n=n, gate="stop", effect="repeatable") for n in range(50)])
         rig.wait(lambda: rig.target.waiting("stop") == 50, "jobs stand before their effect")
         with proxy.frozen():

@@ -310,9 +310,9 @@ def add_event(settings: Settings, job: str, run: int, age: str) -> None:
     sql(
         settings,
         "INSERT INTO run_events (parent, run, kind, ref, detail, value, at_us, topic_id,"
-        " partition, \"offset\", happened_at) VALUES (%s, %s, 'signal', 's', 'go', '', 1,"
+        " partition, \"offset\", happened_at) VALUES (%s, %s, 'signal', %s, 'go', '', 1,"
         " gen_random_uuid(), 0, 0, now() - %s::interval)",
-        *(job, run, age),
+        *(job, run, f"s{run}", age),
     )
 
 
