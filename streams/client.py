@@ -44,6 +44,7 @@ class Client:
         self._stop = threading.Event()
         self._poller = threading.Thread(target=self._poll, name="handoff-client", daemon=True)
         self._known: set[str] = set()
+        self._asking = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         self._poller.start()
@@ -146,8 +147,11 @@ class Client:
     async def _topic(self, flow: str, stage: str) -> str:
         topic = self._settings.names.stage_topic(flow, stage)
         if topic not in self._known:
-            await asyncio.to_thread(self._must_exist, topic)
-            self._known.add(topic)
+            # Many may begin at once: one asks for all.
+            async with self._asking:
+                if topic not in self._known:
+                    await asyncio.to_thread(self._must_exist, topic)
+                    self._known.add(topic)
         return topic
 
     def _must_exist(self, topic: str) -> None:
