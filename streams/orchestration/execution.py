@@ -312,10 +312,6 @@ class Execution:
         how-manieth events they came."""
         return self._taken | self._cancels if self.cancelled else self._taken
 
-    @property
-    def next_child(self) -> int:
-        return self._next_child
-
     def close(self) -> None:
         """Let go of the function where it waits."""
         run, self._run = self._run, None

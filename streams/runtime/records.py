@@ -199,9 +199,7 @@ class RecordWriter:
 
     def encode(self, model: BaseModel) -> tuple[str, bytes]:
         """A payload's type and bytes. Raises `BadRecord` for one that is too large."""
-        return (self._types.get(type(model)) or self._type_of(type(model))).decode(), self._payload(
-            model
-        )
+        return self._type_of(type(model)).decode(), self._payload(model)
 
     def _child(self, d: Delivery, child: BaseModel | Emit) -> Child:
         if isinstance(child, Emit):
@@ -218,8 +216,7 @@ class RecordWriter:
                 f"Stage {self._stage.name} forked job {d.job_id} into the sink {target.topic}; a "
                 "child starts at a stage."
             )
-        ce_type = self._types.get(type(model)) or self._type_of(type(model))
-        return Child(target, ce_type, self._payload(model))
+        return Child(target, self._type_of(type(model)), self._payload(model))
 
     @staticmethod
     def fail(
@@ -399,8 +396,11 @@ class RecordWriter:
         return self._state_topic, d.key, value, None
 
     def _type_of(self, model: type[BaseModel]) -> bytes:
-        name = getattr(model, "CE_TYPE", None) or f"{self._flow.name}.{model.__name__.lower()}"
-        return self._types.setdefault(model, str(name).encode())
+        known = self._types.get(model)
+        if known is None:
+            name = getattr(model, "CE_TYPE", None) or f"{self._flow.name}.{model.__name__.lower()}"
+            known = self._types[model] = str(name).encode()
+        return known
 
     def _iso(self, epoch_us: int) -> bytes:
         """ISO 8601, UTC, milliseconds; many records of a batch share one."""

@@ -105,9 +105,8 @@ class StageLoop:
         #: To be written down and started, in this order; and whether that is under way.
         self._kept: list[Delivery] = []
         self._starting = False
-        #: Clear while a person has paused the stage.
-        self._open = asyncio.Event()
-        self._open.set()
+        #: A person has paused the stage.
+        self._shut = False
         self.on_order()
 
     @property
@@ -162,7 +161,7 @@ class StageLoop:
         self._starting = True
         size = self._stage.concurrency if self._is_async else _SLICE_RECORDS
         try:
-            while self._kept and self._open.is_set():
+            while self._kept and not self._shut:
                 batch, self._kept = self._kept, []
                 await journal.take(batch, size, self._start_one, self._bury)
         finally:
@@ -191,16 +190,13 @@ class StageLoop:
 
     def on_order(self) -> None:
         """Jobs were cancelled, or this stage was paused or goes on: see to what is in work."""
-        if self._control.pauses(*self._key) is not None and not self._stopping:
-            self._open.clear()
-        else:
-            self._open.set()
+        self._shut = self._control.pauses(*self._key) is not None and not self._stopping
         if self._control.cancelled:
             self._kept = list(self._without_cancelled(self._kept))
             self._cancel_in_work()
         if self._runnable:
             self._start_more()
-        if self._kept and self._journal is not None and self._open.is_set():
+        if self._kept and self._journal is not None and not self._shut:
             self._journal.spawn(self._start_kept)
 
     def _cancel_in_work(self) -> None:
@@ -254,7 +250,7 @@ class StageLoop:
             self._wait(d)
             return
         if self._runs.prepare(d):
-            if self._pause.reason or not self._open.is_set() or self.limits is not None:
+            if self._pause.reason or self._shut or self.limits is not None:
                 self._lanes.enter(d)
                 self._runnable.append(d)
                 self._start_more()
@@ -304,7 +300,7 @@ class StageLoop:
                 asyncio.get_running_loop().call_soon(self._next_slice)
                 return
             d = self._runnable[0]
-            if (self._pause.reason is not None or not self._open.is_set()) and self._held(d):
+            if (self._pause.reason is not None or self._shut) and self._held(d):
                 return
             self._runnable.popleft()
             if d.result is not None or d.model is None:
@@ -335,7 +331,7 @@ class StageLoop:
         for one probe where the pause is not a person's."""
         if d.result is not None or d.model is None or self._stopping or not d.tracker.live:
             return False
-        if not self._open.is_set():
+        if self._shut:
             return True
         return self._pause.probe is not d and not self._pause.may_start(d)
 
@@ -358,7 +354,7 @@ class StageLoop:
 
     def allows(self, d: Delivery) -> bool:
         """Whether `d` may start but for its limits."""
-        if not self._open.is_set():
+        if self._shut:
             return False
         return self._pause.reason is None or self._pause.probe is d
 
@@ -453,7 +449,7 @@ class StageLoop:
 
     def _again(self, d: Delivery) -> None:
         d.timer = None
-        if self._pause.reason is None and self._open.is_set():
+        if self._pause.reason is None and not self._shut:
             self._runnable.appendleft(d)
         else:
             # Behind the others: were it the record and not the world, it must not be each probe.
@@ -531,7 +527,7 @@ class StageLoop:
         self._pause.close()
         self._budget.release(self._kept)
         self._kept = []
-        self._open.set()
+        self._shut = False
         if self._journal is not None:
             self._journal.stop()
         self._cancel([d for d in self._lanes.active if d.timer is not None])

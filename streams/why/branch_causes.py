@@ -10,8 +10,9 @@ from streams.state.forks import Branch, Join
 from streams.why.branch_wording import advice, commonest, next_of, stands
 from streams.why.cause import Cause, Code
 from streams.why.facts import Facts, ForkFacts, Queued
+from streams.why.join_agent import absence
 from streams.why.other_causes import OVERDUE, keepers
-from streams.why.wording import at, ended, life, lives, sentence, span, worker_facts
+from streams.why.wording import at, ended, lives, sentence, span, worker_facts
 
 
 def branches(facts: Facts, now: datetime) -> Cause | None:
@@ -19,7 +20,9 @@ def branches(facts: Facts, now: datetime) -> Cause | None:
     if state is None or fork is None or fork.join is None:
         return None
     join = fork.join
-    agent, start = _agent(fork.agent, facts, now)
+    agent, start = absence(fork.agent, facts, now, "which would take what they bring")
+    if fork.agent is not None and not agent:
+        agent = _behind(facts.queued)
     limit, keep = _limit(join, fork, facts, now)
     why = f"{_waits(join)} {_named(join, fork)}{_most(join, fork)}{limit}{agent}"
     if join.status == "open":
@@ -97,21 +100,6 @@ def _limit(join: Join, fork: ForkFacts, facts: Facts, now: datetime) -> tuple[st
         rule += f" At {at(due_at)} it {what}."
     alive = any(lives(w, facts, now) for w in fork.timers)
     return rule, () if alive else ("handoff worker timers",)
-
-
-def _agent(agent: Queued | None, facts: Facts, now: datetime) -> tuple[str, tuple[str, ...]]:
-    """Whether anybody would take what a branch brings, and the command if nobody does."""
-    if agent is None:
-        return "", ()
-    row = agent.owner_row
-    if row is not None and row.paused is not None:
-        return f" The {JOIN} agent is paused: {ended(row.paused)}", ("handoff doctor",)
-    if agent.owner is not None and agent.owner_ended is None:
-        return _behind(facts.queued), ()
-    past = "; ".join(life(w, facts, now) for w in agent.workers)
-    told = f" No worker runs the {JOIN} agent, which would take what they bring. {past}"
-    slot = min((w.slot for w in agent.workers), default=0)
-    return sentence(told.rstrip()), (f"handoff worker {JOIN} --slot {slot}",)
 
 
 def _behind(unread: Queued | None) -> str:

@@ -11,9 +11,10 @@ from streams.state.forks import Branch
 from streams.state.runs import Run
 from streams.why.branch_wording import stands
 from streams.why.cause import Cause, Code
-from streams.why.facts import Facts, Queued, RunFacts
+from streams.why.facts import Facts, RunFacts
+from streams.why.join_agent import absence
 from streams.why.other_causes import OVERDUE, keepers
-from streams.why.wording import at, ended, life, lives, sentence, span, worker_facts
+from streams.why.wording import at, lives, sentence, span, worker_facts
 
 _UNTIL: Final = " until "
 
@@ -24,7 +25,7 @@ def waits(facts: Facts, now: datetime) -> Cause | None:
     if state is None or its is None or its.run.status in ("parked", "failed"):
         return None
     run = its.run
-    agent, start = _agent(its.agent, facts, now)
+    agent, start = absence(its.agent, facts, now, "which moves runs on")
     if run.status == "ended":
         why = (
             f"What it waited for has come, and its run of {run.stage} has ended; the {JOIN} agent "
@@ -98,18 +99,3 @@ def _due(text: str) -> datetime | None:
         return datetime.fromisoformat(text.rpartition(_UNTIL)[2]).astimezone(UTC)
     except ValueError:
         return None
-
-
-def _agent(agent: Queued | None, facts: Facts, now: datetime) -> tuple[str, tuple[str, ...]]:
-    """Whether anybody would take what comes, and the command if nobody does."""
-    if agent is None:
-        return "", ()
-    row = agent.owner_row
-    if row is not None and row.paused is not None:
-        return f" The {JOIN} agent is paused: {ended(row.paused)}", ("handoff doctor",)
-    if agent.owner is not None and agent.owner_ended is None:
-        return "", ()
-    past = "; ".join(life(w, facts, now) for w in agent.workers)
-    told = f" No worker runs the {JOIN} agent, which moves runs on. {past}"
-    slot = min((w.slot for w in agent.workers), default=0)
-    return sentence(told.rstrip()), (f"handoff worker {JOIN} --slot {slot}",)
